@@ -547,6 +547,7 @@ int run(const Settings& settings) {
   if (!device.ok()) return fail(kProgram, device.status());
 
   std::unique_ptr<node::Memory> memory;  // outlives whatever executes verbs on it
+  std::shared_ptr<const void> executor;  // likewise
   net::Loop control;
   // Besides lanes there are handshakes, which come and go as slowly as clients may be.
   const auto patience = std::max(fabric::session_port::Options().handshake_deadline, settings.failure_timeout);
@@ -583,6 +584,7 @@ int run(const Settings& settings) {
   if (!lender.ok()) return fail(kProgram, lender.status());
   memory = std::move(lender->memory);
   const std::unique_ptr<node::MemoryNode> node = std::move(lender->node);
+  executor = node->executor();
   if (*device != nullptr) {
     startup.progress("registers its memory with the RDMA device", 0, settings.memory);
     if (Status status = try_registration(**device, *memory); !status.ok()) return fail(kProgram, status);

@@ -103,8 +103,9 @@ struct Report {
   std::uint64_t keys = 0;
   std::uint64_t bytes = 0;  // of keys and values
   std::uint64_t extents = 0;
-  Reached reached;              // also by entries that have a defect, as far as they can be read
-  std::vector<Defect> defects;  // the first of them
+  std::uint64_t block_bytes = 0;  // of blocks, where the memory node serves the table
+  Reached reached;                // also by entries that have a defect, as far as they can be read
+  std::vector<Defect> defects;    // the first of them
   std::array<std::uint64_t, Defect::kKinds> of_kind{};
 };
 

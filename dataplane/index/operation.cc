@@ -67,8 +67,12 @@ Task<Result<layout::Superblock>> read_superblock(session::Session& session, Nano
     co_return Status(Code::stale,
                      "the superblock is of another life of the memory node than the session: begin a new one");
   }
+  // A memory node that executes the operations keeps a part of the heap to itself.
+  const bool served = superblock->geometry.shape().served != nullptr;
   for (const auto& region : session.grant().lane.regions) {
-    if (region.id >= layout::kRegions || region.bytes != superblock->geometry.region[region.id].bytes) {
+    const std::uint64_t all = region.id < layout::kRegions ? superblock->geometry.region[region.id].bytes : 0;
+    const bool part = served && region.id == layout::kHeap && region.bytes < all;
+    if (region.id >= layout::kRegions || (region.bytes != all && !part)) {
       co_return Status(Code::corrupt, "the memory node granted region " + std::to_string(region.id) + " of " +
                                           std::to_string(region.bytes) + " bytes, its superblock says otherwise");
     }

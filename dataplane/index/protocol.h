@@ -15,10 +15,12 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "fabric/fabric.h"
+#include "fabric/service.h"
 #include "index/image.h"
 #include "index/table.h"
 #include "layout/geometry.h"
 #include "layout/operation_slot.h"
+#include "session/eras.h"
 #include "session/session.h"
 
 namespace farpool::v1alpha1 {
@@ -45,6 +47,31 @@ struct Mended {
   std::vector<std::string> left;  // for people: what no crash explains; it stays unchanged
 };
 
+// What a memory node runs where it executes the operations itself (layout::Served).
+class NodeSide {
+ public:
+  virtual ~NodeSide() = default;
+  // Executes the CALLs for data of all sessions.
+  virtual fabric::Service& service() = 0;
+  struct Numbers {
+    std::uint64_t keys = 0;
+    std::uint64_t bytes = 0;  // of keys and values
+    std::uint64_t live = 0;   // of the heap: what keys and values take, with all that belongs to them
+  };
+  // Returns what is in the memory now. Any thread.
+  virtual Numbers numbers() const = 0;
+};
+
+// Where a table that outlives sessions gets them: one after the other, all with the same memory. One thread.
+class Sessions {
+ public:
+  virtual ~Sessions() = default;
+  virtual fabric::Port& port() = 0;  // of all of them
+  // Returns a session that lives, and waits until there is one. Operations hold it for as long as they use it. Errors:
+  // unavailable, timed_out: there is none now. stale: the memory is gone, or the map no longer names it.
+  virtual task::Task<base::Result<std::shared_ptr<session::Session>>> next(base::Nanos deadline) = 0;
+};
+
 class Protocol {
  public:
   using Progress = std::function<void(std::uint64_t rows)>;  // may be empty
@@ -56,12 +83,15 @@ class Protocol {
   layout::Protocol number() const { return number_; }
   std::string_view name() const { return layout::shape_of(number_).name; }
   virtual Needs needs() const = 0;
+  // Says why there can be no table in a memory that is cut so, or ok.
+  virtual base::Status check(const layout::Geometry&) const { return {}; }
 
   // --- The memory node: bytes that no client changes. `memory` is all of them, cut by the geometry.
 
-  // Makes the tables of a zeroed memory empty. The directory is formatted separately.
-  virtual void format(const layout::Geometry& geometry, base::MutableBytes memory, std::uint64_t initial_tables,
-                      const Progress& progress) const = 0;
+  // Makes the tables of a zeroed memory empty. The directory is formatted separately. `seed` is the tables' own: no
+  // other memory has had it.
+  virtual void format(const layout::Geometry& geometry, base::MutableBytes memory, const base::HashSecret& seed,
+                      std::uint64_t initial_tables, const Progress& progress) const = 0;
   // Finishes or undoes the half-done operations of clients, which have all ended, and frees what they held. If it is
   // cut short after any word, another call does the rest.
   virtual Mended mend(const layout::Geometry& geometry, base::MutableBytes memory, const Progress& progress) const = 0;
@@ -75,6 +105,16 @@ class Protocol {
                                                             const layout::OperationSlot&) const {
     return std::nullopt;
   }
+  // Starts to execute operations, where the memory node does that: after format() or mend(). Memory and eras outlive
+  // what it returns. corrupt: why the memory cannot be served.
+  virtual base::Result<std::unique_ptr<NodeSide>> serve(const layout::Geometry&, base::MutableBytes,
+                                                        const base::HashSecret&, const session::EraWords&) const {
+    return std::unique_ptr<NodeSide>();
+  }
+  // Returns the bytes of a region that clients reach.
+  virtual layout::Span reachable(const layout::Geometry& geometry, layout::RegionId id) const {
+    return geometry.at(id);
+  }
   // Write the shape of the table into what the memory node says of itself, and into its entry of a shard map.
   virtual void describe(const layout::Geometry& geometry, v1alpha1::MemoryNodeFacts& facts) const = 0;
   virtual void describe(const layout::Geometry& geometry, v1alpha1::MemoryNodeEntry& entry) const = 0;
@@ -84,6 +124,12 @@ class Protocol {
   // Opens the table of a memory node, with all that it needs beside the session. The session outlives it.
   virtual std::unique_ptr<Table> open(session::Session& session, const layout::Geometry& geometry,
                                       std::uint32_t table_id) const = 0;
+  // Opens a table that outlives its sessions: what it holds at the memory node stays its own when a session is lost.
+  // `seed` is the tables'. nullptr: the protocol has none such, and open() makes another table for each session.
+  virtual std::unique_ptr<Table> open_lasting(Sessions&, const base::HashSecret&, const layout::Geometry&,
+                                              std::uint32_t) const {
+    return nullptr;
+  }
 
  private:
   const layout::Protocol number_;

@@ -83,19 +83,17 @@ base::Result<Geometry> plan_geometry(const GeometryRequest& request) {
   g.memory_bytes = request.memory_bytes;
   g.max_sessions = request.max_sessions;
   g.slots_per_session = request.slots_per_session == 0 ? fitting_slots(request) : request.slots_per_session;
+  if (g.shape().served != nullptr) g.slots_per_session = 1;
 
   g.rows = g.memory_bytes / 100 * request.table_percent / g.row_bytes();
-  g.rows -= g.rows % g.tables;
+  g.rows = g.shape().served != nullptr ? g.shape().served->rows(g.rows) : g.rows - g.rows % g.tables;
   const std::uint64_t words = (g.locks() + kLocksPerWord - 1) / kLocksPerWord;
   const std::uint64_t lock_words = request.max_lock_bytes == 0 ? words : std::min(words, request.max_lock_bytes / 8);
   g.lock_bits = lock_words == words ? g.locks() : lock_words * kLocksPerWord;
 
-  const std::uint64_t bytes[kHeap] = {kPage,
-                                      g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
-                                      kLeaseWords * 8,
-                                      lock_words * 8,
-                                      g.mark_offset(g.marks()),
-                                      directory_bytes(g.tables)};
+  const std::uint64_t bytes[kHeap] = {kPage,           g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
+                                      kLeaseWords * 8, lock_words * 8,
+                                      g.table_bytes(), directory_bytes(g.tables)};
   std::uint64_t end = 0;
   for (std::uint32_t id = kSuperblock; id < kHeap; ++id) {
     g.region[id] = {end, bytes[id]};
@@ -131,6 +129,9 @@ base::Status check_geometry(const Geometry& g) {
   if (g.rows < 2 || g.rows % g.tables != 0 || g.rows_per_table() < 2 || g.rows > kMaxMemory / g.row_bytes() ||
       g.rows > g.shape().most_rows)
     return invalid("impossible number of rows");
+  if (g.shape().served != nullptr && (g.shape().served->rows(g.rows) != g.rows || g.slots_per_session != 1)) {
+    return invalid("impossible number of rows or slots of a table that its memory node serves");
+  }
   if (g.lock_bits < 1 || g.lock_bits > g.locks()) return invalid("impossible number of lock bits");
   if (g.max_sessions < 1 || g.max_sessions > 1 << 20 || g.slots_per_session < 1 || g.slots_per_session > 1024) {
     return invalid("impossible number of sessions or slots");
@@ -143,7 +144,7 @@ base::Status check_geometry(const Geometry& g) {
                                          g.max_sessions * g.slots_per_session * sizeof(OperationSlot),
                                          kLeaseWords * 8,
                                          (g.lock_bits + kLocksPerWord - 1) / kLocksPerWord * 8,
-                                         g.mark_offset(g.marks()),
+                                         g.table_bytes(),
                                          directory_bytes(g.tables),
                                          g.segments * g.segment_bytes};
   std::uint64_t end = 0;

@@ -4,7 +4,8 @@
 //   | superblock | operation slots | repair leases | locks | tables: rows | directory | heap: segments | private page |
 //
 // Every region begins on a page. The last page of the memory is in no region (layout/private_page.h). Tables and
-// lock bits share the tables' percentage; the heap takes what is left.
+// lock bits share the tables' percentage; the heap takes what is left. Where the memory node executes the operations
+// (layout::Served), rows lie in the heap, and a session has one operation slot, which it never uses.
 #pragma once
 
 #include <algorithm>
@@ -96,10 +97,15 @@ struct Geometry {
   constexpr std::uint64_t rows_per_mark() const {
     return std::max(kFewestRowsPerMark, std::bit_ceil((rows_per_table() + kMostMarks - 1) / kMostMarks));
   }
-  constexpr std::uint64_t marks() const { return (rows_per_table() + rows_per_mark() - 1) / rows_per_mark(); }
+  std::uint64_t marks() const {
+    return shape().served != nullptr ? 0 : (rows_per_table() + rows_per_mark() - 1) / rows_per_mark();
+  }
   constexpr std::uint64_t mark_of(std::uint64_t row) const { return row / rows_per_mark(); }  // of a row of a table
   std::uint64_t mark_offset(std::uint64_t mark) const {                                       // in the table region
     return rows * row_bytes() + mark * 8;
+  }
+  std::uint64_t table_bytes() const {
+    return shape().served != nullptr ? shape().served->table_bytes(rows) : mark_offset(marks());
   }
   const Span& at(RegionId id) const { return region[id]; }
   constexpr std::uint64_t private_page() const { return memory_bytes - kPage; }  // offset in the node's memory

@@ -12,13 +12,23 @@
 namespace farpool::layout {
 
 // As superblocks have it: a number never gets another meaning.
-enum class Protocol : std::uint64_t { rcuckoo = 0, race = 1 };
+enum class Protocol : std::uint64_t { rcuckoo = 0, race = 1, outback = 2 };
 
 // Figures of a table that a pool may choose, as far as its protocol leaves them open.
 struct TableFigures {
   std::uint64_t entry_bytes = 0;
   std::uint64_t entries_per_row = 0;
   std::uint64_t rows_per_lock = 0;
+};
+
+// What a memory is cut into where the memory node itself executes the operations, and only it writes: clients write to no
+// region but through CALLs. Such a memory has no marks, no lock bits and no segments. A row is a bucket. The table region
+// has what clients find keys by, and the heap everything else: rows, too.
+struct Served {
+  // Returns the largest possible number of rows of at most that many; 0: there is none.
+  std::uint64_t (*rows)(std::uint64_t most) = nullptr;
+  // Returns the bytes of the table region, for a number of rows that is possible.
+  std::uint64_t (*table_bytes)(std::uint64_t rows) = nullptr;
 };
 
 struct Shape {
@@ -29,6 +39,7 @@ struct Shape {
   std::uint64_t most_rows = ~0ull;  // of all tables together
   // Figures that the protocol does not leave open.
   const TableFigures* fixed = nullptr;
+  const Served* served = nullptr;  // nullptr: clients read and write the memory themselves
   // Returns why a table cannot have these figures.
   base::Status (*check)(const TableFigures& figures) = nullptr;
 };

@@ -66,11 +66,13 @@ constexpr std::array<WrongKind, kWrongs> kKinds{{
 }};
 static_assert(std::none_of(kKinds.begin(), kKinds.end(), [](const WrongKind& kind) { return kind.name.empty(); }));
 
-constexpr std::array<std::string_view, kUses> kUseNames = {
-    "superblock",        "operation_slots",  "repair_leases",   "lock_words",    "entries_in_use",
-    "entries_free",      "rows_unreadable",  "directory",       "row_trailers",  "row_marks",
-    "segments_free",     "segments_damaged", "segment_headers", "blocks_in_use", "blocks_marked_free",
-    "blocks_with_owner", "blocks_lost",      "private_page",    "padding"};
+constexpr std::array<std::string_view, kUses> kUseNames = {"superblock",        "operation_slots", "repair_leases",
+                                                           "lock_words",        "entries_in_use",  "entries_free",
+                                                           "rows_unreadable",   "directory",       "row_trailers",
+                                                           "row_marks",         "segments_free",   "segments_damaged",
+                                                           "segment_headers",   "blocks_in_use",   "blocks_marked_free",
+                                                           "blocks_with_owner", "blocks_lost",     "served_table",
+                                                           "served_heap",       "private_page",    "padding"};
 static_assert(std::none_of(kUseNames.begin(), kUseNames.end(), [](std::string_view name) { return name.empty(); }));
 
 constexpr std::array<std::string_view, layout::kRegions> kRegionNames = {
@@ -127,8 +129,10 @@ class Auditor {
     look_at_leases();
     look_at_directory();
     look_at_rows();
-    look_at_counters();
-    look_at_heap();
+    if (g_.shape().served == nullptr) {
+      look_at_counters();
+      look_at_heap();
+    }
     look_at_padding();
     return std::move(audit_);
   }
@@ -289,19 +293,38 @@ class Auditor {
     for (std::size_t i = 0; i < Defect::kKinds; ++i) {
       audit_.of_kind[static_cast<std::size_t>(kOfDefect[i])] += table.of_kind[i];
     }
+    const bool served = g_.shape().served != nullptr;
     for (const Defect& defect : table.defects) {
       const Wrong wrong = kOfDefect[static_cast<std::size_t>(defect.kind)];
-      Finding finding = at(wrong, layout::kTable, defect.offset, defect.what);
+      Finding finding = at(wrong, served ? layout::kHeap : layout::kTable, defect.offset, defect.what);
       finding.row = defect.row;
       if (wrong != Wrong::row_torn) finding.entry = defect.slot;
       audit_.findings.push_back(std::move(finding));
     }
+    if (served) return use_of_served();
     const std::uint64_t readable = table.rows - table.torn_rows;
     use(Use::rows_unreadable, table.torn_rows * g_.row_bytes());
     use(Use::row_trailers, readable * (g_.row_bytes() - g_.entries_per_row * g_.entry_bytes));
     use(Use::row_marks, g_.marks() * 8);
     use(Use::entries_in_use, table.entries * g_.entry_bytes);
     use(Use::entries_free, (readable * g_.entries_per_row - table.entries) * g_.entry_bytes);
+  }
+
+  // Entries and blocks lie in the heap there, and the protocol's own records between them.
+  void use_of_served() {
+    const index::Report& table = audit_.table;
+    const std::uint64_t heap = g_.at(layout::kHeap).bytes;
+    const std::uint64_t slots = std::min(table.rows * g_.entries_per_row, heap / g_.entry_bytes);
+    const std::uint64_t in_use = std::min(table.entries, slots) * g_.entry_bytes;
+    const std::uint64_t entries = slots * g_.entry_bytes;
+    const std::uint64_t blocks = std::min(table.block_bytes, heap - entries);
+    use(Use::served_table, g_.at(layout::kTable).bytes);
+    use(Use::entries_in_use, in_use);
+    use(Use::entries_free, entries - in_use);
+    use(Use::blocks_in_use, blocks);
+    use(Use::served_heap, heap - entries - blocks);
+    audit_.blocks_in_use = table.extents;
+    progress(g_.memory_bytes);
   }
 
   // The counters are net figures: only their sum means something. Half-done operations count as if finished.

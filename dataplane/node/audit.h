@@ -105,6 +105,8 @@ enum class Use : std::uint8_t {
   blocks_marked_free,
   blocks_with_owner,  // of a session: free as far as it knows, or about to be published
   blocks_lost,
+  served_table,  // what clients find keys by, where the memory node executes the operations
+  served_heap,   // what it keeps for itself there, besides entries and blocks
   private_page,
   padding,
 };

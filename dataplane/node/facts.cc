@@ -93,13 +93,13 @@ MemoryNode::Stats MemoryNode::take_stock() const {
   stats.segment_bytes = geometry_.segment_bytes;
   stats.calls = calls_;
   stats.segment_refusals = segments_.refusals();
-  stats.segments = segments_.ledger().counts();
+  if (geometry_.shape().served == nullptr) stats.segments = segments_.ledger().counts();
   for (const auto& [size_class, counts] : segments_.ledger().counts_by_class()) {
     const bool run = size_class == layout::kRun;
     stats.segments_by_class.push_back({run ? 0 : layout::block_bytes(size_class), counts});
   }
   stats.heap_bytes = geometry_.at(layout::kHeap).bytes;
-  stats.heap_live = segments_.used(keys_, bytes_);
+  stats.heap_live = executor_->side ? executor_->side->numbers().live : segments_.used(keys_, bytes_);
   stats.serving = serving_;
   stats.locks_in_device = locks_in_device_;
   stats.lives = record_.lives;
@@ -179,6 +179,12 @@ MemoryNode::Stats MemoryNode::stats() const {
 
 // Sums what clients count in their own slots. A slot that is being written counts with its value before.
 void MemoryNode::count_keys() {
+  if (executor_->side) {
+    const index::NodeSide::Numbers numbers = executor_->side->numbers();
+    keys_ = numbers.keys;
+    bytes_ = numbers.bytes;
+    return;
+  }
   slot_counts_.resize(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session);
   keys_ = bytes_ = 0;
   for (std::size_t i = 0; i < slot_counts_.size(); ++i) {

@@ -46,6 +46,7 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
   if (Status status = index::check_wire(protocol.name(), protocol.needs(), responder.caps()); !status.ok()) {
     return status;
   }
+  if (Status status = protocol.check(*geometry); !status.ok()) return status;
   if (!std::has_single_bit(options.initial_tables) || options.initial_tables > geometry->tables) {
     return Status(Code::invalid_argument, std::to_string(options.initial_tables) +
                                               " initial tables are not possible: use a power of two up to " +
@@ -59,6 +60,7 @@ Result<std::unique_ptr<MemoryNode>> MemoryNode::create(Options options, base::Mu
     node->format();
   }
   if (Status status = node->place_locks(); !status.ok()) return status;
+  if (Status status = node->begin_to_execute(); !status.ok()) return status;
   node->begin_life();
   node->serve_sessions();
   return node;
@@ -94,12 +96,15 @@ void MemoryNode::serve_sessions() {
   config.require_authentication = options_.require_authentication;
   config.check_names = options_.map_key != nullptr;
   config.table_seed = record_.table_seed;
-  config.service = options_.service;
+  config.service = executor_->side ? &executor_->side->service() : options_.service;
+  config.eras = &executor_->eras;
   config.places = places_;
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {
     const auto which = static_cast<layout::RegionId>(id);
-    regions.push_back({id, region(which), geometry_.at(which).bytes, which == layout::kSuperblock});
+    const layout::Span reached = protocol_.reachable(geometry_, which);
+    regions.push_back({id, memory_.data() + reached.offset, reached.bytes,
+                       which == layout::kSuperblock || geometry_.shape().served != nullptr});
   }
   session::SessionObserver& observer = *this;
   registry_ = std::make_unique<session::Registry>(std::move(config), std::move(regions), responder_, observer);
@@ -209,6 +214,9 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
                                                base::MutableBytes reply) {
   if (!registry_->live(session_id)) return std::nullopt;
   ++calls_;
+  const bool of_segments =
+      opcode == layout::kAllocateSegments || opcode == layout::kReturnSegments || opcode == layout::kAdoptSegment;
+  if (of_segments && geometry_.shape().served != nullptr) return std::nullopt;  // there are none
   switch (opcode) {
     case layout::kTick: {
       layout::TickRequest tick;

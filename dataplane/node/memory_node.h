@@ -60,7 +60,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     // clients open sessions under the names of their certificates.
     std::shared_ptr<const base::SignatureCheck> map_key;
     LockPlacement locks = LockPlacement::host;
-    // Executes the CALLs for data of every session; without one they are refused. It outlives the responder.
+    // Executes the CALLs for data of every session where the protocol does not; without one they are refused. It
+    // outlives the responder.
     fabric::Service* service = nullptr;
     // The last map that `keep_map` of an earlier process of this node got, if it is known.
     std::string kept_map;
@@ -110,6 +111,9 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   // execute any more.
   void fence(const std::vector<std::uint64_t>& processes, std::function<void(v1alpha1::FenceResponse)> done);
 
+  // Returns what executes CALLs for data: the caller keeps it until the wire has ended, which calls it from threads of
+  // its own.
+  std::shared_ptr<const void> executor() const { return executor_; }
   // Returns this node as an entry of a shard map.
   v1alpha1::MemoryNodeEntry entry() const;
   std::uint64_t incarnation() const { return incarnation_; }
@@ -157,6 +161,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   void verify();
   void settle_counters(std::uint64_t keys, std::uint64_t bytes);
   base::Status place_locks();
+  base::Status begin_to_execute();
   void begin_life();
   void serve_sessions();
 
@@ -196,6 +201,12 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   const layout::Geometry geometry_;
   const index::Protocol& protocol_;
   fabric::Responder& responder_;
+  // What executes operations, and the eras that it sees.
+  struct Executor {
+    session::EraWords eras;
+    std::unique_ptr<index::NodeSide> side;  // none: clients read and write the memory themselves
+  };
+  const std::shared_ptr<Executor> executor_ = std::make_shared<Executor>();
   layout::PrivateRecord record_;  // as it stands in the private page
   bool fresh_ = true;
   bool locks_in_device_ = false;

@@ -64,13 +64,11 @@ std::function<void(std::uint64_t)> MemoryNode::rows_done(const char* step) const
 void MemoryNode::format() {
   const auto progress = rows_done("formats its table");
   if (progress) progress(0);
-  protocol_.format(geometry_, memory_, options_.initial_tables, progress);
+  const base::HashSecret seed{responder_.random(), responder_.random()};
+  protocol_.format(geometry_, memory_, seed, options_.initial_tables, progress);
   const layout::Span& entries = geometry_.at(layout::kDirectory);
   directory::format(memory_.subspan(entries.offset, entries.bytes), geometry_.tables, options_.initial_tables);
-  record_ = {.pool = layout::pool_tag(options_.pool_uid),
-             .unnamed = true,
-             .table_seed = {responder_.random(), responder_.random()},
-             .geometry = geometry_};
+  record_ = {.pool = layout::pool_tag(options_.pool_uid), .unnamed = true, .table_seed = seed, .geometry = geometry_};
 }
 
 // Places the locks that this life begins with: the locks of what no crash explains. Locks that clients take in the
@@ -85,6 +83,14 @@ Status MemoryNode::place_locks() {
   }
   log(!placed.ok(), placed.ok() ? "its locks, " + std::to_string(at.bytes) + " bytes, lie in the NIC's memory"
                                 : "its locks lie in host memory, as the NIC's cannot take them: " + placed.message());
+  return {};
+}
+
+Status MemoryNode::begin_to_execute() {
+  base::Result<std::unique_ptr<index::NodeSide>> side =
+      protocol_.serve(geometry_, memory_, record_.table_seed, executor_->eras);
+  if (!side.ok()) return side.status();
+  executor_->side = std::move(*side);
   return {};
 }
 
@@ -143,7 +149,7 @@ void MemoryNode::verify() {
   };
   std::vector<bool> used(geometry_.marks(), false);
   const auto use = [&](const index::Sighting& sighting) {
-    used[geometry_.mark_of(sighting.row % geometry_.rows_per_table())] = true;
+    if (!used.empty()) used[geometry_.mark_of(sighting.row % geometry_.rows_per_table())] = true;
   };
   const Audit audit = audit_regions(geometry_, memory_, record_.table_seed, record_.pool_secret,
                                     {.visit = use, .segment = rebuild, .progress = progress});
@@ -153,7 +159,7 @@ void MemoryNode::verify() {
     base::store(region(layout::kTable) + geometry_.mark_offset(mark), used[mark] ? layout::MarkWord::kSetOnce : 0);
   }
   segments_.all_written();
-  settle_counters(audit.table.keys, audit.table.bytes);
+  if (geometry_.shape().served == nullptr) settle_counters(audit.table.keys, audit.table.bytes);
   defects_ = audit.damage();
   verification_ = responder_.now() - begun;
   std::size_t logged = 0;

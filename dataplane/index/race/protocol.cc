@@ -18,8 +18,8 @@ class Race final : public index::Protocol {
             .verb_bytes = layout::extent_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)};
   }
 
-  void format(const layout::Geometry& geometry, base::MutableBytes memory, std::uint64_t initial_tables,
-              const Progress& progress) const override {
+  void format(const layout::Geometry& geometry, base::MutableBytes memory, const base::HashSecret&,
+              std::uint64_t initial_tables, const Progress& progress) const override {
     const layout::Span& at = geometry.at(layout::kTable);
     format_tables(geometry, memory.subspan(at.offset, at.bytes), initial_tables, progress);
   }

@@ -29,7 +29,8 @@ class RCuckoo final : public index::Protocol {
             .verb_bytes = layout::extent_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)};
   }
 
-  void format(const Geometry& geometry, base::MutableBytes memory, std::uint64_t, const Progress&) const override {
+  void format(const Geometry& geometry, base::MutableBytes memory, const base::HashSecret&, std::uint64_t,
+              const Progress&) const override {
     const layout::Span& at = geometry.at(layout::kTable);
     format_table(geometry, memory.subspan(at.offset, at.bytes));
   }

@@ -113,7 +113,8 @@ class Toy final : public index::Protocol {
   Toy() : Protocol(kNumber) {}
 
   index::Needs needs() const override { return toy::needs(); }
-  void format(const layout::Geometry&, base::MutableBytes, std::uint64_t, const Progress&) const override {}
+  void format(const layout::Geometry&, base::MutableBytes, const base::HashSecret&, std::uint64_t,
+              const Progress&) const override {}
   index::Mended mend(const layout::Geometry&, base::MutableBytes, const Progress&) const override { return {}; }
   index::Report verify(const layout::Geometry& geometry, base::Bytes, base::Bytes heap, const base::HashSecret&,
                        const index::Verification&) const override {
