@@ -104,6 +104,14 @@ void Pool::adopt(map::Map map) {
     link.stopped = node.state() != v1alpha1::MemoryNodeEntry::STATE_SERVING;
     link_of_node_[table.node()] = &link;
   }
+  const auto named = [this](const Lasting& lasting) {
+    return std::any_of(links_.begin(), links_.end(), [&lasting](const auto& link) {
+      return !link->retired && link->name == lasting.node && link->table == lasting.table_id;
+    });
+  };
+  for (std::size_t i = lasting_.size(); i-- > 0;) {
+    if (!named(*lasting_[i])) forget(*lasting_[i]);
+  }
   map_ = std::move(map);
   for (const auto& link : links_) {
     link->move = move_of(*link);
@@ -149,7 +157,11 @@ Task<void> Pool::keep(Link& link) {
       }
       counters_.sessions.subtract();
       changed();
-      co_await part(std::move(parting));
+      if (parting->lasting != nullptr) {
+        scope_.spawn(part(std::move(parting)));  // its operations wait for the next session
+      } else {
+        co_await part(std::move(parting));
+      }
     } else {
       counters_.failed_opens.add();
       if (link.trouble.message() != bond.status().message()) {
@@ -204,7 +216,12 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
     co_return status;
   }
   pool_secret_ = secret;
-  bond->table = protocol.open(*bond->session, superblock->geometry, link.table);
+  bond->lasting = lasting_of(link, *bond->session, superblock->geometry);
+  if (bond->lasting != nullptr) {
+    bond->table = std::shared_ptr<index::Table>(bond->lasting, bond->lasting->table.get());
+  } else {
+    bond->table = protocol.open(*bond->session, superblock->geometry, link.table);
+  }
   if (index::Movable* movable = bond->table->movable()) movable->follow(link.move);
   co_return bond;
 }
@@ -286,12 +303,66 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
     (void)co_await links_due_.wait(port_.now() + kLook);
   }
   const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
-  if (bond->session->alive()) co_await bond->table->release(deadline);
+  if (bond->session->alive() && !is_shared(*bond)) co_await bond->table->release(deadline);
   co_await bond->session->close(deadline);
-  marks_of_the_past_ += bond->table->marks();
+  if (bond->lasting == nullptr) marks_of_the_past_ += bond->table->marks();
   repairs_of_the_past_ += session::marks_of(*bond->session, bond->table->repairer());
   bond->table.reset();
   bond->session.reset();
+}
+
+// --- tables that outlive sessions
+
+Task<Result<std::shared_ptr<session::Session>>> Pool::Lasting::next(Nanos deadline) {
+  for (;;) {
+    if (gone) {
+      co_return Status(Code::stale, "the memory of memory node " + node + " is gone, or no longer in the shard map");
+    }
+    for (const auto& link : pool.links_) {
+      if (link->bond != nullptr && link->bond->lasting.get() == this && link->bond->session->alive()) {
+        co_return link->bond->session;
+      }
+    }
+    if (pool.closing_ || pool.port_.now() >= deadline) {
+      co_return Status(Code::unavailable, "there is no other session with memory node " + node + " yet");
+    }
+    pool.links_due_.wake_all();
+    (void)co_await pool.changed_.wait(deadline);
+  }
+}
+
+std::shared_ptr<Pool::Lasting> Pool::lasting_of(const Link& link, const session::Session& session,
+                                                const layout::Geometry& geometry) {
+  const base::HashSecret seed = session.grant().table_seed;
+  const auto found = std::find_if(lasting_.begin(), lasting_.end(), [&link](const auto& one) {
+    return one->node == link.name && one->table_id == link.table;
+  });
+  if (found != lasting_.end()) {
+    if ((*found)->seed == seed && (*found)->geometry == geometry) return *found;
+    forget(**found);
+  }
+  auto lasting = std::make_shared<Lasting>(*this);
+  lasting->node = link.name;
+  lasting->table_id = link.table;
+  lasting->seed = seed;
+  lasting->geometry = geometry;
+  lasting->table = protocols::of(geometry.protocol).open_lasting(*lasting, seed, geometry, link.table);
+  if (lasting->table == nullptr) return nullptr;
+  lasting_.push_back(lasting);
+  return lasting;
+}
+
+void Pool::forget(Lasting& lasting) {
+  lasting.gone = true;
+  marks_of_the_past_ += lasting.table->marks();
+  std::erase_if(lasting_, [&lasting](const auto& one) { return one.get() == &lasting; });
+  changed_.wake_all();
+}
+
+bool Pool::is_shared(const Bond& bond) const {
+  return bond.lasting != nullptr && std::any_of(links_.begin(), links_.end(), [&bond](const auto& link) {
+           return link->bond != nullptr && link->bond->lasting == bond.lasting;
+         });
 }
 
 Task<void> Pool::pause(const Link& link, Nanos until) {
@@ -303,9 +374,10 @@ void Pool::publish_marks() {
   session::RepairMarks repairs = repairs_of_the_past_;
   for (const auto& link : links_) {
     if (link->bond == nullptr) continue;
-    marks += link->bond->table->marks();
+    if (link->bond->lasting == nullptr) marks += link->bond->table->marks();
     repairs += session::marks_of(*link->bond->session, link->bond->table->repairer());
   }
+  for (const auto& lasting : lasting_) marks += lasting->table->marks();
   counters_.index.set(marks);
   counters_.repair.set(repairs);
 }

@@ -16,16 +16,34 @@
 #include <utility>
 
 #include "client/pool.h"
+#include "index/protocol.h"
 #include "session/session.h"
 
 namespace farpool::client {
 
 inline constexpr Nanos kFirstBackoff = 50 * base::kMillisecond;
 
+// A table that outlives its sessions, and where it gets them: from the bonds with the memory node of this name, for as
+// long as that has this memory.
+struct Pool::Lasting final : index::Sessions {
+  explicit Lasting(Pool& of) : pool(of) {}
+  fabric::Port& port() override { return pool.port_; }
+  task::Task<base::Result<std::shared_ptr<session::Session>>> next(Nanos deadline) override;
+
+  Pool& pool;
+  std::string node;
+  std::uint32_t table_id = 0;
+  base::HashSecret seed;  // of the tables: no other memory has it
+  layout::Geometry geometry;
+  bool gone = false;  // the memory, or the map no longer names it
+  std::unique_ptr<index::Table> table;
+};
+
 // A session with a node, and the table behind it.
 struct Pool::Bond {
-  std::unique_ptr<session::Session> session;
-  std::unique_ptr<index::Table> table;
+  std::shared_ptr<session::Session> session;
+  std::shared_ptr<Lasting> lasting;  // none: the table lives with the session
+  std::shared_ptr<index::Table> table;
   std::size_t uses = 0;  // operations under way
   // The last move of keys that is known to be finished at the node, and when to look again.
   std::uint64_t moved = 0;

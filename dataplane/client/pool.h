@@ -155,6 +155,7 @@ class Pool final : public Kv {
 
  private:
   struct Bond;     // a session with a node, and the table behind it
+  struct Lasting;  // a table that outlives its sessions
   struct Link;     // a node of the map
   class Borrowed;  // the bond that an operation uses
   class Account;   // what an operation cost and came to
@@ -197,7 +198,15 @@ class Pool final : public Kv {
   void tell_split_trouble(const Link& link, Bond& bond);
   // Repairs what ended clients left although it blocks nobody: the first client that gets to it does.
   task::Task<void> repair_after_deaths(const Link& link, Bond& bond);
+  // Gives a bond up: waits for its operations, and says goodbye.
   task::Task<void> part(std::unique_ptr<Bond> bond);
+  // Returns the table of this memory that outlives sessions, or opens it; nullptr: the protocol has none such.
+  std::shared_ptr<Lasting> lasting_of(const Link& link, const session::Session& session,
+                                      const layout::Geometry& geometry);
+  // Gives a table up whose memory is gone, or no longer in the map.
+  void forget(Lasting& lasting);
+  // Says whether another bond than this one has its table.
+  bool is_shared(const Bond& bond) const;
   task::Task<void> split_ahead(const Link& link, Bond& bond);
   index::Move move_of(const Link& link) const;
   task::Task<void> move_away(Link& link, Bond& bond);
@@ -216,8 +225,9 @@ class Pool final : public Kv {
   std::optional<map::Map> map_;
   std::optional<base::HashSecret> pool_secret_;  // the same at every node of the pool
   Nanos failure_timeout_ = 0;                    // of the pool; 0: no session has been granted yet
-  std::vector<std::unique_ptr<Link>> links_;     // of this epoch, and of earlier ones until they have parted
-  std::vector<Link*> link_of_node_;              // by index in the map
+  std::vector<std::shared_ptr<Lasting>> lasting_;
+  std::vector<std::unique_ptr<Link>> links_;  // of this epoch, and of earlier ones until they have parted
+  std::vector<Link*> link_of_node_;           // by index in the map
   std::string map_trouble_ = "no shard map has been read yet";
   std::uint64_t wanted_epoch_ = 0;  // that a node has reported
   index::Marks marks_of_the_past_;
