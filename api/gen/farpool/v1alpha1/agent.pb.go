@@ -294,6 +294,7 @@ type MemoryNodeFacts struct {
 	//
 	//	*MemoryNodeFacts_Rcuckoo
 	//	*MemoryNodeFacts_Race
+	//	*MemoryNodeFacts_Outback
 	Shape isMemoryNodeFacts_Shape `protobuf_oneof:"shape"`
 	// The memory was formatted by this incarnation or an earlier one, and no map that it has followed names an incarnation of this memory: it is
 	// empty, and what earlier memory held is lost. False: a map has named an incarnation of this memory, and it is whole.
@@ -391,6 +392,15 @@ func (x *MemoryNodeFacts) GetRace() *RaceGeometry {
 	if x != nil {
 		if x, ok := x.Shape.(*MemoryNodeFacts_Race); ok {
 			return x.Race
+		}
+	}
+	return nil
+}
+
+func (x *MemoryNodeFacts) GetOutback() *OutbackGeometry {
+	if x != nil {
+		if x, ok := x.Shape.(*MemoryNodeFacts_Outback); ok {
+			return x.Outback
 		}
 	}
 	return nil
@@ -499,9 +509,15 @@ type MemoryNodeFacts_Race struct {
 	Race *RaceGeometry `protobuf:"bytes,14,opt,name=race,proto3,oneof"`
 }
 
+type MemoryNodeFacts_Outback struct {
+	Outback *OutbackGeometry `protobuf:"bytes,20,opt,name=outback,proto3,oneof"`
+}
+
 func (*MemoryNodeFacts_Rcuckoo) isMemoryNodeFacts_Shape() {}
 
 func (*MemoryNodeFacts_Race) isMemoryNodeFacts_Shape() {}
+
+func (*MemoryNodeFacts_Outback) isMemoryNodeFacts_Shape() {}
 
 // What a client process left on a memory node.
 type DeadClient struct {
@@ -1052,14 +1068,15 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\xda\x05\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x99\x06\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
 	"\vlock_region\x18\x03 \x01(\v2\x1c.farpool.v1alpha1.LockRegionR\n" +
 	"lockRegion\x12=\n" +
 	"\arcuckoo\x18\x04 \x01(\v2!.farpool.v1alpha1.RCuckooGeometryH\x00R\arcuckoo\x124\n" +
-	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryH\x00R\x04race\x12!\n" +
+	"\x04race\x18\x0e \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryH\x00R\x04race\x12=\n" +
+	"\aoutback\x18\x14 \x01(\v2!.farpool.v1alpha1.OutbackGeometryH\x00R\aoutback\x12!\n" +
 	"\fmemory_fresh\x18\x05 \x01(\bR\vmemoryFresh\x12,\n" +
 	"\x03map\x18\x06 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x12\x1a\n" +
 	"\bsessions\x18\a \x01(\x04R\bsessions\x12\x12\n" +
@@ -1158,7 +1175,8 @@ var file_farpool_v1alpha1_agent_proto_goTypes = []any{
 	(*LockRegion)(nil),          // 14: farpool.v1alpha1.LockRegion
 	(*RCuckooGeometry)(nil),     // 15: farpool.v1alpha1.RCuckooGeometry
 	(*RaceGeometry)(nil),        // 16: farpool.v1alpha1.RaceGeometry
-	(*ShardMap)(nil),            // 17: farpool.v1alpha1.ShardMap
+	(*OutbackGeometry)(nil),     // 17: farpool.v1alpha1.OutbackGeometry
+	(*ShardMap)(nil),            // 18: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	0,  // 0: farpool.v1alpha1.Facts.role:type_name -> farpool.v1alpha1.Role
@@ -1167,26 +1185,27 @@ var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	14, // 3: farpool.v1alpha1.MemoryNodeFacts.lock_region:type_name -> farpool.v1alpha1.LockRegion
 	15, // 4: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
 	16, // 5: farpool.v1alpha1.MemoryNodeFacts.race:type_name -> farpool.v1alpha1.RaceGeometry
-	17, // 6: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
-	5,  // 7: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
-	17, // 8: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
-	5,  // 9: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
-	13, // 10: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
-	1,  // 11: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
-	2,  // 12: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
-	7,  // 13: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
-	9,  // 14: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
-	11, // 15: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
-	3,  // 16: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
-	3,  // 17: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
-	8,  // 18: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
-	10, // 19: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
-	12, // 20: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	17, // 6: farpool.v1alpha1.MemoryNodeFacts.outback:type_name -> farpool.v1alpha1.OutbackGeometry
+	18, // 7: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
+	5,  // 8: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
+	18, // 9: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
+	5,  // 10: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
+	13, // 11: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
+	1,  // 12: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
+	2,  // 13: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
+	7,  // 14: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
+	9,  // 15: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
+	11, // 16: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
+	3,  // 17: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
+	3,  // 18: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
+	8,  // 19: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
+	10, // 20: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
+	12, // 21: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
+	17, // [17:22] is the sub-list for method output_type
+	12, // [12:17] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_agent_proto_init() }
@@ -1198,6 +1217,7 @@ func file_farpool_v1alpha1_agent_proto_init() {
 	file_farpool_v1alpha1_agent_proto_msgTypes[3].OneofWrappers = []any{
 		(*MemoryNodeFacts_Rcuckoo)(nil),
 		(*MemoryNodeFacts_Race)(nil),
+		(*MemoryNodeFacts_Outback)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

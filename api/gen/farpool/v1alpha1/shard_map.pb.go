@@ -71,7 +71,7 @@ func (x LockRegion_Placement) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LockRegion_Placement.Descriptor instead.
 func (LockRegion_Placement) EnumDescriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2, 0}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3, 0}
 }
 
 type MemoryNodeEntry_State int32
@@ -120,7 +120,7 @@ func (x MemoryNodeEntry_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemoryNodeEntry_State.Descriptor instead.
 func (MemoryNodeEntry_State) EnumDescriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3, 0}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{4, 0}
 }
 
 // The shape of an RCuckoo table. Immutable for the life of a table.
@@ -237,6 +237,51 @@ func (x *RaceGeometry) GetGroups() uint64 {
 	return 0
 }
 
+// The shape of an Outback table. Immutable for the life of a table.
+type OutbackGeometry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Buckets       uint64                 `protobuf:"varint,1,opt,name=buckets,proto3" json:"buckets,omitempty"` // of four slots
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutbackGeometry) Reset() {
+	*x = OutbackGeometry{}
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutbackGeometry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutbackGeometry) ProtoMessage() {}
+
+func (x *OutbackGeometry) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutbackGeometry.ProtoReflect.Descriptor instead.
+func (*OutbackGeometry) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *OutbackGeometry) GetBuckets() uint64 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
 // Where a table's lock bits lie.
 type LockRegion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -250,7 +295,7 @@ type LockRegion struct {
 
 func (x *LockRegion) Reset() {
 	*x = LockRegion{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +307,7 @@ func (x *LockRegion) String() string {
 func (*LockRegion) ProtoMessage() {}
 
 func (x *LockRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[2]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +320,7 @@ func (x *LockRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockRegion.ProtoReflect.Descriptor instead.
 func (*LockRegion) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{2}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *LockRegion) GetPlacement() LockRegion_Placement {
@@ -318,6 +363,7 @@ type MemoryNodeEntry struct {
 	//
 	//	*MemoryNodeEntry_Rcuckoo
 	//	*MemoryNodeEntry_Race
+	//	*MemoryNodeEntry_Outback
 	Shape         isMemoryNodeEntry_Shape `protobuf_oneof:"shape"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -325,7 +371,7 @@ type MemoryNodeEntry struct {
 
 func (x *MemoryNodeEntry) Reset() {
 	*x = MemoryNodeEntry{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +383,7 @@ func (x *MemoryNodeEntry) String() string {
 func (*MemoryNodeEntry) ProtoMessage() {}
 
 func (x *MemoryNodeEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[3]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +396,7 @@ func (x *MemoryNodeEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryNodeEntry.ProtoReflect.Descriptor instead.
 func (*MemoryNodeEntry) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{3}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MemoryNodeEntry) GetName() string {
@@ -420,6 +466,15 @@ func (x *MemoryNodeEntry) GetRace() *RaceGeometry {
 	return nil
 }
 
+func (x *MemoryNodeEntry) GetOutback() *OutbackGeometry {
+	if x != nil {
+		if x, ok := x.Shape.(*MemoryNodeEntry_Outback); ok {
+			return x.Outback
+		}
+	}
+	return nil
+}
+
 type isMemoryNodeEntry_Shape interface {
 	isMemoryNodeEntry_Shape()
 }
@@ -432,9 +487,15 @@ type MemoryNodeEntry_Race struct {
 	Race *RaceGeometry `protobuf:"bytes,8,opt,name=race,proto3,oneof"`
 }
 
+type MemoryNodeEntry_Outback struct {
+	Outback *OutbackGeometry `protobuf:"bytes,9,opt,name=outback,proto3,oneof"`
+}
+
 func (*MemoryNodeEntry_Rcuckoo) isMemoryNodeEntry_Shape() {}
 
 func (*MemoryNodeEntry_Race) isMemoryNodeEntry_Shape() {}
+
+func (*MemoryNodeEntry_Outback) isMemoryNodeEntry_Shape() {}
 
 // One table: one instance of the index protocol on one memory node.
 type TableEntry struct {
@@ -447,7 +508,7 @@ type TableEntry struct {
 
 func (x *TableEntry) Reset() {
 	*x = TableEntry{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -459,7 +520,7 @@ func (x *TableEntry) String() string {
 func (*TableEntry) ProtoMessage() {}
 
 func (x *TableEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -472,7 +533,7 @@ func (x *TableEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableEntry.ProtoReflect.Descriptor instead.
 func (*TableEntry) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{4}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TableEntry) GetId() uint32 {
@@ -500,7 +561,7 @@ type Departure struct {
 
 func (x *Departure) Reset() {
 	*x = Departure{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +573,7 @@ func (x *Departure) String() string {
 func (*Departure) ProtoMessage() {}
 
 func (x *Departure) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +586,7 @@ func (x *Departure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Departure.ProtoReflect.Descriptor instead.
 func (*Departure) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{5}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Departure) GetPart() uint32 {
@@ -568,7 +629,7 @@ type ShardMap struct {
 
 func (x *ShardMap) Reset() {
 	*x = ShardMap{}
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[6]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +641,7 @@ func (x *ShardMap) String() string {
 func (*ShardMap) ProtoMessage() {}
 
 func (x *ShardMap) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[6]
+	mi := &file_farpool_v1alpha1_shard_map_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +654,7 @@ func (x *ShardMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardMap.ProtoReflect.Descriptor instead.
 func (*ShardMap) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{6}
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ShardMap) GetPoolUid() string {
@@ -685,7 +746,9 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\rrows_per_lock\x18\x03 \x01(\rR\vrowsPerLock\x12\x12\n" +
 	"\x04rows\x18\x04 \x01(\x04R\x04rows\"&\n" +
 	"\fRaceGeometry\x12\x16\n" +
-	"\x06groups\x18\x01 \x01(\x04R\x06groups\"\x82\x02\n" +
+	"\x06groups\x18\x01 \x01(\x04R\x06groups\"+\n" +
+	"\x0fOutbackGeometry\x12\x18\n" +
+	"\abuckets\x18\x01 \x01(\x04R\abuckets\"\x82\x02\n" +
 	"\n" +
 	"LockRegion\x12D\n" +
 	"\tplacement\x18\x01 \x01(\x0e2&.farpool.v1alpha1.LockRegion.PlacementR\tplacement\x12\x14\n" +
@@ -695,7 +758,7 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\tPlacement\x12\x19\n" +
 	"\x15PLACEMENT_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15PLACEMENT_HOST_MEMORY\x10\x01\x12\x1b\n" +
-	"\x17PLACEMENT_DEVICE_MEMORY\x10\x02\"\xc8\x03\n" +
+	"\x17PLACEMENT_DEVICE_MEMORY\x10\x02\"\x87\x04\n" +
 	"\x0fMemoryNodeEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12 \n" +
@@ -705,7 +768,8 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\vlock_region\x18\x06 \x01(\v2\x1c.farpool.v1alpha1.LockRegionR\n" +
 	"lockRegion\x12=\n" +
 	"\arcuckoo\x18\a \x01(\v2!.farpool.v1alpha1.RCuckooGeometryH\x00R\arcuckoo\x124\n" +
-	"\x04race\x18\b \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryH\x00R\x04race\"D\n" +
+	"\x04race\x18\b \x01(\v2\x1e.farpool.v1alpha1.RaceGeometryH\x00R\x04race\x12=\n" +
+	"\aoutback\x18\t \x01(\v2!.farpool.v1alpha1.OutbackGeometryH\x00R\aoutback\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_SERVING\x10\x01\x12\x11\n" +
@@ -747,32 +811,34 @@ func file_farpool_v1alpha1_shard_map_proto_rawDescGZIP() []byte {
 }
 
 var file_farpool_v1alpha1_shard_map_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_farpool_v1alpha1_shard_map_proto_goTypes = []any{
 	(LockRegion_Placement)(0),  // 0: farpool.v1alpha1.LockRegion.Placement
 	(MemoryNodeEntry_State)(0), // 1: farpool.v1alpha1.MemoryNodeEntry.State
 	(*RCuckooGeometry)(nil),    // 2: farpool.v1alpha1.RCuckooGeometry
 	(*RaceGeometry)(nil),       // 3: farpool.v1alpha1.RaceGeometry
-	(*LockRegion)(nil),         // 4: farpool.v1alpha1.LockRegion
-	(*MemoryNodeEntry)(nil),    // 5: farpool.v1alpha1.MemoryNodeEntry
-	(*TableEntry)(nil),         // 6: farpool.v1alpha1.TableEntry
-	(*Departure)(nil),          // 7: farpool.v1alpha1.Departure
-	(*ShardMap)(nil),           // 8: farpool.v1alpha1.ShardMap
+	(*OutbackGeometry)(nil),    // 4: farpool.v1alpha1.OutbackGeometry
+	(*LockRegion)(nil),         // 5: farpool.v1alpha1.LockRegion
+	(*MemoryNodeEntry)(nil),    // 6: farpool.v1alpha1.MemoryNodeEntry
+	(*TableEntry)(nil),         // 7: farpool.v1alpha1.TableEntry
+	(*Departure)(nil),          // 8: farpool.v1alpha1.Departure
+	(*ShardMap)(nil),           // 9: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_shard_map_proto_depIdxs = []int32{
 	0, // 0: farpool.v1alpha1.LockRegion.placement:type_name -> farpool.v1alpha1.LockRegion.Placement
 	1, // 1: farpool.v1alpha1.MemoryNodeEntry.state:type_name -> farpool.v1alpha1.MemoryNodeEntry.State
-	4, // 2: farpool.v1alpha1.MemoryNodeEntry.lock_region:type_name -> farpool.v1alpha1.LockRegion
+	5, // 2: farpool.v1alpha1.MemoryNodeEntry.lock_region:type_name -> farpool.v1alpha1.LockRegion
 	2, // 3: farpool.v1alpha1.MemoryNodeEntry.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
 	3, // 4: farpool.v1alpha1.MemoryNodeEntry.race:type_name -> farpool.v1alpha1.RaceGeometry
-	5, // 5: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
-	6, // 6: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
-	7, // 7: farpool.v1alpha1.ShardMap.departures:type_name -> farpool.v1alpha1.Departure
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4, // 5: farpool.v1alpha1.MemoryNodeEntry.outback:type_name -> farpool.v1alpha1.OutbackGeometry
+	6, // 6: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
+	7, // 7: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
+	8, // 8: farpool.v1alpha1.ShardMap.departures:type_name -> farpool.v1alpha1.Departure
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_shard_map_proto_init() }
@@ -780,9 +846,10 @@ func file_farpool_v1alpha1_shard_map_proto_init() {
 	if File_farpool_v1alpha1_shard_map_proto != nil {
 		return
 	}
-	file_farpool_v1alpha1_shard_map_proto_msgTypes[3].OneofWrappers = []any{
+	file_farpool_v1alpha1_shard_map_proto_msgTypes[4].OneofWrappers = []any{
 		(*MemoryNodeEntry_Rcuckoo)(nil),
 		(*MemoryNodeEntry_Race)(nil),
+		(*MemoryNodeEntry_Outback)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -790,7 +857,7 @@ func file_farpool_v1alpha1_shard_map_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_farpool_v1alpha1_shard_map_proto_rawDesc), len(file_farpool_v1alpha1_shard_map_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
