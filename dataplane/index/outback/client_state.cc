@@ -119,7 +119,7 @@ Task<base::Status> Table::State::read(std::uint32_t region, std::uint64_t offset
   for (std::size_t at = 0; at < into.size();) {
     const std::size_t bytes = std::min(most, into.size() - at);
     const std::array ops{fabric::Op::read({region, offset + at}, buffer.first(bytes))};
-    const fabric::Outcome outcome = co_await held->post(ops, deadline, cost);
+    const fabric::Outcome outcome = co_await held->post(ops, patience(deadline), cost);
     if (outcome.fate != Fate::done) {
       co_return base::Status(Code::unavailable,
                              "a READ of the memory node ended with the connection: " + held->why().message());
@@ -265,7 +265,7 @@ Task<Table::State::Asked> Table::State::post(const Request& request, fabric::Buf
   }
   const std::shared_ptr<Connection> held = connection;
   const std::array ops{fabric::Op::call(options.opcode, bytes.first(written), room.first(wanted))};
-  const fabric::Outcome outcome = co_await held->post(ops, deadline, cost);
+  const fabric::Outcome outcome = co_await held->post(ops, patience(deadline), cost);
   asked.fate = outcome.fate;
   if (outcome.fate != Fate::done) {
     const std::string why =
@@ -292,6 +292,7 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
   bool perhaps = false;  // the change may have taken effect
   std::uint64_t asked_in = 0;
   base::Status trouble;
+  int without = 0;  // times that there was no connection
   const auto unknown = [](const base::Status& why) {
     return base::Status(Code::unknown_outcome,
                         "a change may have taken effect, and its outcome is lost: " + why.message());
@@ -307,7 +308,8 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
     const bool none_now = status.code() == Code::unavailable && perhaps && port.now() < deadline;
     if (!status.ok() && !none_now) co_return perhaps ? unknown(status) : status;
     if (none_now) {
-      co_await pause(deadline);
+      co_await pause(deadline, without);
+      ++without;
       continue;
     }
     if (perhaps && asked_in != life_) {
@@ -353,16 +355,23 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
 
 // --- blocks that had no room
 
+std::optional<std::uint64_t> Table::State::place_of(std::uint64_t address, std::uint64_t bytes) const {
+  const std::uint64_t room = connection->region_bytes(options.blocks_region);
+  const std::uint64_t place = address - options.blocks_at;
+  const bool within = address >= options.blocks_at && bytes <= room && place <= room - bytes;
+  return within && address % kBlockAlign == 0 ? std::optional(place) : std::nullopt;
+}
+
 Task<Result<std::optional<BlockView>>> Table::State::read_elsewhere(const Reply& reply, fabric::Buffer& block,
                                                                     Nanos deadline, Cost& cost) {
   const std::uint64_t bytes = block_bytes(reply.key_bytes, reply.value_bytes);
-  const std::uint64_t room = connection->region_bytes(options.blocks_region);
-  if (reply.number % kBlockAlign != 0 || bytes > room || reply.number > room - bytes) {
+  const std::optional<std::uint64_t> place = place_of(reply.number, bytes);
+  if (!place) {
     co_return base::Status(Code::corrupt, "the memory node named a block of " + std::to_string(bytes) +
                                               " bytes that lies outside of its region");
   }
   block = port.buffer(bytes);
-  base::Status status = co_await read(options.blocks_region, reply.number, block.first(bytes), deadline, cost);
+  base::Status status = co_await read(options.blocks_region, *place, block.first(bytes), deadline, cost);
   if (!status.ok()) co_return status;
   ++counts.elsewhere;
   co_return read_block(block.first(bytes), reply.number);
@@ -370,12 +379,12 @@ Task<Result<std::optional<BlockView>>> Table::State::read_elsewhere(const Reply&
 
 Task<Result<std::optional<std::string>>> Table::State::read_key(ScanKey key, Nanos deadline, Cost& cost) {
   std::array<std::uint64_t, kBlockHeader / 8> head{};
-  const std::uint64_t room = connection->region_bytes(options.blocks_region);
-  if (key.address % kBlockAlign != 0 || room < sizeof head || key.address > room - sizeof head) {
+  const std::optional<std::uint64_t> place = place_of(key.address, sizeof head);
+  if (!place) {
     co_return base::Status(Code::corrupt, "the memory node named a block that lies outside of its region");
   }
   base::Status status =
-      co_await read(options.blocks_region, key.address, std::as_writable_bytes(std::span(head)), deadline, cost);
+      co_await read(options.blocks_region, *place, std::as_writable_bytes(std::span(head)), deadline, cost);
   if (!status.ok()) co_return status;
   Reply named{.number = key.address};
   named.key_bytes = static_cast<std::uint32_t>(head[0]);

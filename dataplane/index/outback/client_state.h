@@ -2,6 +2,7 @@
 // What a client's table holds: its connection, its locator and its request lines; and how it asks the memory node.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -82,8 +83,14 @@ struct Table::State {
   };
   task::Task<Asked> post(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room, base::Nanos deadline,
                          fabric::Cost& cost);
+  // Returns where a block of that length lies in its region; nothing: not within it.
+  std::optional<std::uint64_t> place_of(std::uint64_t address, std::uint64_t bytes) const;
   task::Task<base::Status> read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into,
                                 base::Nanos deadline, fabric::Cost& cost);
+  // Returns when one trip of an operation is given up: early enough for it to be made again before the deadline.
+  base::Nanos patience(base::Nanos deadline) const {
+    return deadline - std::max<base::Nanos>(deadline - port.now(), 0) / 4 * 3;
+  }
   bool alive() const { return connection && connection->alive(); }
   void learn(const Request& request, const Reply& reply);
 

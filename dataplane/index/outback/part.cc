@@ -20,6 +20,8 @@ constexpr int kMovedAtOnce = 3;
 constexpr std::size_t kCollectedAtOnce = 64;
 // Values of up to so many bytes are written in place, by effects of the line's record.
 constexpr std::uint64_t kMostInPlace = 64;
+// Buckets that a step of a scan looks at while it finds no key.
+constexpr std::uint64_t kMostPassed = 16 * 1024;
 
 void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
@@ -144,10 +146,11 @@ Status Part::find(const Request& request, Answer& answer) {
 Status Part::scan(std::uint64_t first, std::uint64_t count, std::size_t room, std::vector<std::byte>& keys,
                   std::uint64_t& next) {
   const std::uint64_t end =
-      std::min({cut().bucket_count, (number_ + 1) * cut().part_buckets, first + std::min(count, cut().bucket_count)});
+      std::min({cut().bucket_count, (number_ + 1) * cut().part_buckets, first + std::max(count, kMostPassed)});
+  std::uint64_t looked = 0;  // at buckets from the first on that has a key
   keys.clear();
   std::vector<std::pair<std::uint64_t, base::Bytes>> of_bucket;
-  for (next = first; next < end; ++next) {
+  for (next = first; next < end && looked < count; ++next) {
     of_bucket.clear();
     std::size_t here = 0;
     const auto add = [&](std::uint64_t address, base::Bytes key) {
@@ -168,6 +171,7 @@ Status Part::scan(std::uint64_t first, std::uint64_t count, std::size_t room, st
       if (block->head.bucket == next) add(address, block->key);
       address = block->head.next;
     }
+    if (!keys.empty() || !of_bucket.empty()) ++looked;
     const bool named = keys.size() + here > room;
     if (named && next > first) break;
     if (named && of_bucket.size() * 12 > room) return Status::no_room;

@@ -87,8 +87,8 @@ class Part {
   Status change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done);
   // Says what a record remembers.
   Status recall(std::uint64_t record, Answer& answer);
-  // Writes keys of buckets from `first` on, at most `count` of them that are in this part, into `keys`, and returns the
-  // first bucket that it did not come to.
+  // Passes over empty buckets from `first` on, within bounds. Then writes keys of at most `count` buckets of this part
+  // into `keys`. Sets `next` to the first bucket that it did not come to.
   Status scan(std::uint64_t first, std::uint64_t count, std::size_t room, std::vector<std::byte>& keys,
               std::uint64_t& next);
   // Seed and flags of the bucket, for any reply.

@@ -39,13 +39,17 @@ void Shelf::put(std::shared_ptr<Locator> locator) {
 
 Table::Table(Connections& connections, Options options)
     : state_(std::make_unique<State>(connections, std::move(options))) {}
+Table::Table(std::unique_ptr<Connections> connections, Options options)
+    : own_(std::move(connections)), state_(std::make_unique<State>(*own_, std::move(options))) {}
 Table::~Table() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->options.geometry; }
 const index::Marks& Table::marks() const { return state_->marks; }
 const ClientCounts& Table::counts() const { return state_->counts; }
 const Locator* Table::locator() const { return state_->locator.get(); }
-std::uint64_t Table::positions() const { return state_->locator ? state_->locator->header().shape.table_buckets() : 0; }
+std::uint64_t Table::positions() const {
+  return state_->locator ? state_->locator->header().shape.table_buckets() : state_->options.geometry.rows;
+}
 
 Task<base::Status> Table::open(Nanos deadline, Cost& cost) {
   if (base::Status status = co_await state_->ready(deadline, cost); !status.ok()) co_return status;
@@ -238,7 +242,8 @@ Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Na
     const Result<Sight> sight = co_await look(*state_, key, deadline, cost);
     if (!sight.ok()) co_return sight.status();
     const bool there = sight->value.has_value();
-    const Edit edit = editor.edit(there ? std::optional<std::string_view>(*sight->value) : std::nullopt);
+    const std::string_view shown = there && editor.wants_value() ? std::string_view(*sight->value) : "";
+    const Edit edit = editor.edit(there ? std::optional(shown) : std::nullopt);
     if (edit.kind == Edit::Kind::keep || (edit.kind == Edit::Kind::erase && !there)) co_return there;
     Wish wish{.op = Op::insert, .key = key};
     if (edit.kind == Edit::Kind::put) wish.value = edit.value;

@@ -50,9 +50,11 @@ class Table final : public index::Table {
  public:
   struct Options {
     base::HashSecret secret;  // from the handshake
-    // Regions of the memory node that clients may read: the locator, and the blocks, whose addresses are offsets.
+    // Regions of the memory node that clients may read: the locator, and the blocks. The address of a block is its
+    // offset in the region, and `blocks_at` more.
     std::uint32_t locator_region = 0;
     std::uint32_t blocks_region = 0;
+    std::uint64_t blocks_at = 0;
     std::uint32_t opcode = fabric::kFirstServiceOpcode;
     // How long a change waits for a connection beyond its deadline, before its outcome is unknown.
     base::Nanos patience = 2 * base::kSecond;
@@ -69,6 +71,7 @@ class Table final : public index::Table {
 
   // `connections` outlives the table.
   Table(Connections& connections, Options options);
+  Table(std::unique_ptr<Connections> connections, Options options);
   ~Table() override;
 
   // Connects, reads the locator and gets request lines. Operations do so, too, if they are not there.
@@ -88,7 +91,7 @@ class Table final : public index::Table {
   task::Task<base::Result<index::Totals>> count(base::Nanos deadline, fabric::Cost& cost) override;
   task::Task<base::Result<index::Page>> scan(std::uint64_t position, std::uint64_t count, base::Nanos deadline,
                                              fabric::Cost& cost) override;
-  // 0 until the first operation has read the locator.
+  // Returns what the geometry says until the first operation has read the locator.
   std::uint64_t positions() const override;
   // Gives the request lines back.
   task::Task<void> release(base::Nanos deadline) override;
@@ -106,6 +109,7 @@ class Table final : public index::Table {
   struct State;
 
  private:
+  const std::unique_ptr<Connections> own_;  // none: the connections are another one's
   std::unique_ptr<State> state_;
 };
 

@@ -154,6 +154,7 @@ class Verifier {
     if (chunk_parts_.emplace(chunk, cut_.part_of(seen.bucket)).first->second != cut_.part_of(seen.bucket)) {
       tell(Kind::impossible, seen.bucket, 0, seen.address, "the block of " + whose + " lies in another part's chunk");
     }
+    report_.block_bytes += footprint(seen.bytes);
     if (look_.visit) look_.visit(seen);
     return true;
   }
