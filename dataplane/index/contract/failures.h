@@ -60,7 +60,7 @@ TEST_P(Costs, AreWithinTheBudget) {
     within(budget.update, "a put", bytes);
     Appender nothing("");
     EXPECT_TRUE(*a.modify(key, nothing));
-    within(budget.update, "a modify", bytes);
+    within(budget.modify != 0 ? budget.modify : budget.update, "a modify", bytes);
     EXPECT_TRUE(*a.remove(key));
     within(budget.remove, "a remove", bytes);
   }
@@ -214,7 +214,7 @@ TEST_P(Failures, ALostReplyIsUnknownOnlyWhereTheWriteMayHaveLanded) {
     EXPECT_EQ(a.lookup("pear").code(), Code::unavailable);
   }
   EXPECT_GT(unknown, 0);
-  EXPECT_GT(unavailable, 0);
+  if (sample.budget.update > 1) EXPECT_GT(unavailable, 0);  // no trip came before the one that changes something
   EXPECT_GT(succeeded, 0);
 }
 

@@ -17,6 +17,7 @@ struct Budget {
   std::uint32_t insert = 0;   // of an absent key
   std::uint32_t refusal = 0;  // of an insert of a present key, an update or a remove of an absent one
   std::uint32_t update = 0;   // of a present key; also put
+  std::uint32_t modify = 0;   // of a present key; 0: as an update
   std::uint32_t remove = 0;   // of a present key
   std::uint32_t scan_empty = 0, scan = 0;
   std::uint32_t scan_messages = 0;  // of a scan that finds nothing

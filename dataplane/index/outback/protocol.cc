@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index/outback/protocol.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "farpool/v1alpha1/agent.pb.h"
+#include "index/outback/build.h"
+#include "index/outback/connection.h"
+#include "index/outback/node_table.h"
+#include "index/outback/service.h"
+#include "index/outback/table.h"
+#include "index/outback/verify.h"
+
+namespace farpool::outback {
+namespace {
+
+using layout::Geometry;
+
+// A part takes memory a chunk at a time, and the longest block needs a chunk.
+constexpr std::uint64_t kHeapOfPart = 8 << 20;
+constexpr std::uint64_t kMostParts = 16;
+constexpr std::uint64_t kManyLines = 64, kFewLines = 16;  // of a client: its changes under way at once
+constexpr std::uint64_t kGenerations = 1ull << 39;        // that a memory may begin with: as many again come after each
+
+base::MutableBytes part_of(base::MutableBytes memory, const layout::Span& span) {
+  return memory.subspan(span.offset, span.bytes);
+}
+
+LocatorShape shape_of(const Figures& figures) {
+  return {.partitions = static_cast<std::uint32_t>(figures.partitions),
+          .buckets = static_cast<std::uint32_t>(figures.partition_buckets)};
+}
+std::uint64_t locator_bytes(const Figures& figures) { return shape_of(figures).words() * 8; }
+
+// Writes a locator of no key at all: a table has no other one, because it does not grow. Every key goes where it says.
+void write_locator(const Figures& figures, base::MutableBytes region) {
+  const Locator locator = build(shape_of(figures), figures.generation, figures.salt, {}).locator;
+  const auto words = std::as_bytes(locator.words());
+  std::memcpy(region.data(), words.data(), words.size());
+}
+
+// Says what is wrong with the locator in its region, or ok.
+base::Status check_locator(const Figures& figures, base::Bytes region) {
+  const auto header = LocatorHeader::parse(region);
+  if (!header.ok()) return header.status();
+  if (header->generation != figures.generation || header->salt != figures.salt ||
+      header->shape.partitions != figures.partitions || header->shape.buckets != figures.partition_buckets ||
+      header->bytes() > region.size()) {
+    return {base::Code::corrupt, "the locator is not that of the table"};
+  }
+  std::vector<std::uint64_t> words(header->bytes() / 8);
+  std::memcpy(words.data(), region.data(), header->bytes());
+  return Locator::parse(std::move(words)).status();
+}
+
+// What a memory node runs.
+class Side final : public index::NodeSide, private Eras {
+ public:
+  explicit Side(const session::EraWords& eras) : eras_(eras) {}
+  base::Status open(base::MutableBytes memory, const base::HashSecret& seed) {
+    auto table = NodeTable::open(memory, {.secret = seed, .eras = this}, {});
+    if (!table.ok()) return table.status();
+    table_ = std::move(*table);
+    service_ = std::make_unique<NodeService>(*table_);
+    return {};
+  }
+  fabric::Service& service() override { return *service_; }
+  Numbers numbers() const override {
+    const NodeTable::Totals totals = table_->totals();
+    return {.keys = totals.keys,
+            .bytes = totals.bytes,
+            .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader};
+  }
+
+ private:
+  std::uint64_t now() const override { return eras_.now.load(std::memory_order_acquire); }
+  std::uint64_t safe() const override { return eras_.safe.load(std::memory_order_acquire); }
+
+  const session::EraWords& eras_;
+  std::unique_ptr<NodeTable> table_;
+  std::unique_ptr<NodeService> service_;
+};
+
+// The one session of a table that does not outlive it.
+class OneSession final : public Connections {
+ public:
+  explicit OneSession(session::Session& session)
+      : session_(session), connection_(std::make_shared<SessionConnection>(session)) {}
+  fabric::Port& port() override { return session_.port(); }
+  task::Task<base::Result<std::shared_ptr<Connection>>> connect(base::Nanos) override {
+    if (!session_.alive()) co_return base::Status(base::Code::unavailable, session_.why().message());
+    co_return connection_;
+  }
+
+ private:
+  session::Session& session_;
+  const std::shared_ptr<Connection> connection_;
+};
+
+// A session's lane, for as long as an operation holds it.
+class Kept final : public Connection {
+ public:
+  explicit Kept(std::shared_ptr<session::Session> session) : session_(std::move(session)), connection_(*session_) {}
+  bool alive() const override { return connection_.alive(); }
+  base::Status why() const override { return connection_.why(); }
+  task::Task<fabric::Outcome> post(std::span<const fabric::Op> ops, base::Nanos deadline, fabric::Cost& cost) override {
+    return connection_.post(ops, deadline, cost);
+  }
+  std::uint64_t region_bytes(std::uint32_t region) const override { return connection_.region_bytes(region); }
+  std::optional<session::EraPin> pin() override { return connection_.pin(); }
+
+ private:
+  const std::shared_ptr<session::Session> session_;
+  SessionConnection connection_;
+};
+
+// One session after the other.
+class ManySessions final : public Connections {
+ public:
+  explicit ManySessions(index::Sessions& sessions) : sessions_(sessions) {}
+  fabric::Port& port() override { return sessions_.port(); }
+  task::Task<base::Result<std::shared_ptr<Connection>>> connect(base::Nanos deadline) override {
+    base::Result<std::shared_ptr<session::Session>> next = co_await sessions_.next(deadline);
+    if (!next.ok()) co_return next.status();
+    co_return std::make_shared<Kept>(std::move(*next));
+  }
+
+ private:
+  index::Sessions& sessions_;
+};
+
+Table::Options options_of(const Geometry& geometry, const base::HashSecret& seed) {
+  Table::Options options{
+      .secret = seed, .locator_region = layout::kTable, .blocks_region = layout::kHeap, .geometry = geometry};
+  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) options.blocks_at = made->blocks;
+  return options;
+}
+
+class Outback final : public index::Protocol {
+ public:
+  Outback() : Protocol(layout::Protocol::outback) {}
+
+  index::Needs needs() const override {
+    return {.chain = 1, .verb_bytes = LocatorHeader::kBytes, .calls_in_flight = 1, .call_bytes = kReplyRoom};
+  }
+
+  base::Status check(const Geometry& geometry) const override { return cut(figures_of(geometry, {})).status(); }
+
+  void format(const Geometry& geometry, base::MutableBytes memory, const base::HashSecret& seed, std::uint64_t,
+              const Progress& progress) const override {
+    const Figures figures = figures_of(geometry, seed);
+    const auto made = outback::format(part_of(memory, geometry.at(layout::kHeap)), figures);
+    FARPOOL_CHECK(made.ok());  // the geometry has been checked
+    write_locator(figures, part_of(memory, geometry.at(layout::kTable)));
+    if (progress) progress(geometry.rows);
+  }
+
+  index::Mended mend(const Geometry& geometry, base::MutableBytes memory, const Progress&) const override {
+    const base::MutableBytes heap = part_of(memory, geometry.at(layout::kHeap));
+    const base::MutableBytes table = part_of(memory, geometry.at(layout::kTable));
+    index::Mended mended;
+    const auto made = parse(heap);
+    const auto finished = made.ok() ? finish_decided(*made, heap, {}) : made.status();
+    if (!finished.ok()) {
+      mended.left.push_back(finished.status().message());
+      return mended;
+    }
+    mended.operations = *finished;
+    mended.what = "found " + std::to_string(*finished) + " changes decided, and made them";
+    if (!check_locator(made->figures, table).ok() && locator_bytes(made->figures) <= table.size()) {
+      ++mended.operations;
+      mended.what += "; found the locator damaged, and wrote it again";
+      write_locator(made->figures, table);
+    }
+    return mended;
+  }
+
+  index::Report verify(const Geometry& geometry, base::Bytes table, base::Bytes heap, const base::HashSecret& seed,
+                       const index::Verification& how) const override {
+    using Kind = index::Defect::Kind;
+    const auto made = parse(heap);
+    if (!made.ok() || made->figures != figures_of(geometry, seed)) {
+      index::Report report(heap.size());
+      report.rows = report.torn_rows = geometry.rows;
+      report.tell({Kind::torn, 0, 0, 0,
+                   made.ok() ? "the superblock of the Outback table has other figures than the memory"
+                             : made.status().message()});
+      return report;
+    }
+    const auto visit = [&how](const Seen& seen) {
+      if (!how.visit || seen.by == Seen::By::line) return;
+      how.visit({.key = base::text_of(seen.block.key),
+                 .value = base::text_of(seen.block.value),
+                 .row = seen.bucket,
+                 .slot = 0,
+                 .block = seen.address,
+                 .block_bytes = seen.bytes});
+    };
+    index::Report report = outback::verify(*made, heap, seed, {.visit = visit, .progress = how.progress});
+    if (const base::Status locator = check_locator(made->figures, table); !locator.ok()) {
+      report.tell({Kind::impossible, 0, 0, 0, locator.message()});
+    }
+    return report;
+  }
+
+  base::Result<std::unique_ptr<index::NodeSide>> serve(const Geometry& geometry, base::MutableBytes memory,
+                                                       const base::HashSecret& seed,
+                                                       const session::EraWords& eras) const override {
+    auto side = std::make_unique<Side>(eras);
+    if (base::Status status = side->open(part_of(memory, geometry.at(layout::kHeap)), seed); !status.ok()) {
+      return status;
+    }
+    return std::unique_ptr<index::NodeSide>(std::move(side));
+  }
+
+  // The rest of the heap is the memory node's own: tokens, with which a client takes its lines over, and outcomes.
+  layout::Span reachable(const Geometry& geometry, layout::RegionId id) const override {
+    const layout::Span& all = geometry.at(id);
+    const auto made = id == layout::kHeap ? cut(figures_of(geometry, {})) : base::Result<Cut>(Cut{});
+    if (!made.ok()) return {all.offset, 0};
+    return id == layout::kHeap ? layout::Span{all.offset + made->blocks, made->blocks_end() - made->blocks} : all;
+  }
+
+  void describe(const Geometry& geometry, v1alpha1::MemoryNodeFacts& facts) const override {
+    facts.mutable_outback()->set_buckets(geometry.rows);
+  }
+  void describe(const Geometry& geometry, v1alpha1::MemoryNodeEntry& entry) const override {
+    entry.mutable_outback()->set_buckets(geometry.rows);
+  }
+
+  std::unique_ptr<index::Table> open(session::Session& session, const Geometry& geometry,
+                                     std::uint32_t) const override {
+    return std::make_unique<Table>(std::make_unique<OneSession>(session),
+                                   options_of(geometry, session.grant().table_seed));
+  }
+  std::unique_ptr<index::Table> open_lasting(index::Sessions& sessions, const base::HashSecret& seed,
+                                             const Geometry& geometry, std::uint32_t) const override {
+    return std::make_unique<Table>(std::make_unique<ManySessions>(sessions), options_of(geometry, seed));
+  }
+};
+
+}  // namespace
+
+const index::Protocol& protocol() {
+  static const Outback outback;
+  return outback;
+}
+
+Figures figures_of(const Geometry& geometry, const base::HashSecret& seed) {
+  const std::uint64_t heap = geometry.at(layout::kHeap).bytes;
+  const std::uint64_t clients = std::min<std::uint64_t>(geometry.max_sessions, 1 << 16);
+  const std::uint64_t parts = std::clamp<std::uint64_t>(std::bit_floor(heap / kHeapOfPart), 1, kMostParts);
+  const bool many = clients * kManyLines * kLineBytes <= heap / 16;
+  const std::uint64_t partitions =
+      (geometry.rows + LocatorShape::kPartitionBuckets - 1) / LocatorShape::kPartitionBuckets;
+  const auto drawn = [&seed](std::string_view what) { return base::keyed_hash(seed, base::bytes_of(what)); };
+  return {.memory_bytes = heap,
+          .generation = 2 + drawn("generation") % kGenerations,
+          .salt = drawn("salt"),
+          .partitions = partitions,
+          .partition_buckets = geometry.rows / partitions,
+          .parts = parts,
+          .overflow = base::round_up(geometry.rows, parts),
+          .clients = clients,
+          .lines = many ? kManyLines : kFewLines};
+}
+
+}  // namespace farpool::outback
