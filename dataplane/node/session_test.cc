@@ -521,8 +521,8 @@ TEST(Session, ASlotOfWhichNobodyKnowsThatItIsClearedEndsTheSession) {
   struct Clear {
     static task::Task<void> run(TestWorld& world, Session& session) {
       auto slot = co_await session.take_slot(session.port().now() + kSecond);
-      const std::array chain{slot->claim(0)};
       Cost cost;
+      const std::array chain{slot->claim(0, cost)};
       co_await session.post(chain, session.port().now() + kSecond, cost);
       world.network.options().lose_reply = 1;
       slot->clear(cost);
