@@ -532,7 +532,7 @@ TEST(Session, ASlotOfWhichNobodyKnowsThatItIsClearedEndsTheSession) {
   ASSERT_TRUE(world.wait_until([&] { return !session->alive(); }, world.options.lease));
   world.network.options().lose_reply = 0;
   world.pass(kMillisecond);
-  EXPECT_NE(session->why().message().find("did not confirm a cleared operation slot"), std::string::npos)
+  EXPECT_NE(session->why().message().find("did not confirm cleared operation slots"), std::string::npos)
       << session->why().message();
   world.close(std::move(session));
 }
