@@ -224,7 +224,8 @@ int main() {
     if (fill == 0.0) bench.table(1 << 20, 2);
   }
   std::printf(
-      "\n| operation | trips | without the cache | µs | without the cache | saved %% | in the paper %% |\n"
+      "\nRA-10, values of 32 bytes, an empty table:\n\n"
+      "| operation | trips | without the cache | µs | without the cache | saved %% | in the paper %% |\n"
       "|---|---|---|---|---|---|---|\n");
   farpool::Bench(0).ablation(32, farpool::kOf);
   return 0;
