@@ -146,6 +146,7 @@ verify-hardware: build/release/build.ninja ## what an RDMA device does for farpo
 
 .PHONY: test-threads
 test-threads: build/tsan/build.ninja ## tests of the rooms with threads under the thread sanitizer
+	@cmake build/tsan >/dev/null
 	@rooms=$$(ctest --test-dir build/tsan -N -L threads 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p'); \
 	cmake --build build/tsan -j $(JOBS) --target $$(printf '%s_test ' $$rooms)
 	@ctest --test-dir build/tsan -L threads -j $(JOBS) --output-on-failure --no-tests=error
