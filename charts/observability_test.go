@@ -65,10 +65,12 @@ func exported(t *testing.T) map[string]bool {
 	if len(prefixes) < 8 {
 		t.Fatalf("found %d tables of numbers that become metrics: the check looked in the wrong place", len(prefixes))
 	}
+	count := 0
 	for of, prefix := range prefixes {
 		if len(rows[of]) == 0 {
 			t.Fatalf("found no numbers in the table %s: the check looked in the wrong place", of)
 		}
+		count += len(rows[of])
 		for _, number := range rows[of] {
 			if gauges[of] {
 				names[prefix+number] = true
@@ -76,6 +78,9 @@ func exported(t *testing.T) map[string]bool {
 				names[prefix+number+"_total"] = true
 			}
 		}
+	}
+	if count < 40 {
+		t.Fatalf("found %d numbers in tables: the check looked in the wrong place", count)
 	}
 	if len(names) < 10 {
 		t.Fatalf("found %d metrics in the sources: the check looked in the wrong place", len(names))

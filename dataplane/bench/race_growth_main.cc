@@ -261,9 +261,9 @@ void print(const char* name, const Run& run) {
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "\n**%s**: %llu keys in the end, %llu splits, %llu slots moved, %.3f times as many as had to, %.0f ms; %llu "
-      "operations failed, %llu keys lost; the slowest half millisecond with a split had %.2f M operations/s; in %.1f "
-      "ms, "
-      "%.1f of them in one piece, no operation ended.\n\n",
+      "operations failed, %llu keys lost; the slowest half millisecond with a split had %.2f M operations/s; no "
+      "operation "
+      "ended in %.1f ms, %.1f of them in one piece.\n\n",
       name, number(run.keys), number(run.splits), number(run.moved),
       static_cast<double>(run.moved) / static_cast<double>(run.had_to_move), static_cast<double>(run.time) / 1e6,
       number(failed), number(run.lost), run.least, static_cast<double>(run.stalled) / 1e6,

@@ -97,7 +97,7 @@ void MemoryNode::serve_sessions() {
   config.check_names = options_.map_key != nullptr;
   config.table_seed = record_.table_seed;
   config.service = executor_->side ? &executor_->side->service() : options_.service;
-  config.eras = &executor_->eras;
+  config.eras = executor_->side ? &executor_->eras : nullptr;
   config.places = places_;
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {

@@ -514,6 +514,43 @@ TEST(Session, ASlotThatIsDroppedAfterAWriteIsClearedAllTheSame) {
   world.close(std::move(session));
 }
 
+// Claims a slot, keeps it for some time, and gives it back. `held` is what the memory node had for its holder then.
+task::Task<void> claim_for(TestWorld& world, Session& session, Nanos time, Cost& cost, std::uint64_t& held) {
+  auto slot = co_await session.take_slot(session.port().now() + kSecond);
+  FARPOOL_CHECK(slot.ok());
+  const std::array chain{slot->claim(0, cost)};
+  (void)co_await session.post(chain, session.port().now() + kSecond, cost);
+  co_await session.port().sleep_for(time);
+  held = world.slot(0).holder;
+  slot->clear(cost);
+}
+
+TEST(Session, AClaimSavesTheClearOfItsTurnAndOfNoOther) {
+  TestWorld world;
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  std::array<Cost, 3> costs;
+  std::array<std::uint64_t, 3> held{};
+  struct Claims {
+    static task::Task<void> run(TestWorld& world, Session& session, std::array<Cost, 3>& costs,
+                                std::array<std::uint64_t, 3>& held) {
+      co_await claim_for(world, session, kMillisecond, costs[0], held[0]);
+      co_await claim_for(world, session, kMillisecond, costs[1], held[1]);
+      co_await session.port().sleep_for(1);
+      co_await claim_for(world, session, kMillisecond, costs[2], held[2]);
+    }
+  };
+  world.run(Claims::run(world, *session, costs, held));
+  for (const std::uint64_t holder : held) {
+    EXPECT_EQ(holder, session->grant().client_incarnation) << "a clear came behind the claim";
+  }
+  EXPECT_EQ(costs[0].messages, 2u);
+  EXPECT_EQ(costs[1].messages, 1u) << "the clear before it was charged, and never left";
+  EXPECT_EQ(costs[2].messages, 2u);
+  EXPECT_TRUE(world.wait_until([&] { return world.slot(0).holder == 0; }));
+  world.close(std::move(session));
+}
+
 TEST(Session, ASlotOfWhichNobodyKnowsThatItIsClearedEndsTheSession) {
   TestWorld world;
   world.node->stand_alone();
