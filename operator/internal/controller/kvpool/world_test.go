@@ -404,6 +404,19 @@ func (w *world) awaitEpoch(epoch int64) *v1alpha1.ShardMap {
 	return shardMap
 }
 
+// awaitLaterEpoch is for maps whose number depends on which write of a look was refused: a status that names a map that was never made costs its number.
+func (w *world) awaitLaterEpoch(than int64) *v1alpha1.ShardMap {
+	GinkgoHelper()
+	var epoch int64
+	Eventually(func() int64 {
+		if reference := w.current().Status.ShardMap; reference != nil {
+			epoch = reference.Epoch
+		}
+		return epoch
+	}, within, every).Should(BeNumerically(">", than))
+	return w.awaitEpoch(epoch)
+}
+
 func (w *world) awaitPublished() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
