@@ -54,6 +54,27 @@ void moment() {
   for (const Nanos begin = Loop::now(); Loop::now() == begin;) continue;
 }
 
+TEST(Loop, CallsHooksOnceHoweverOftenTheyAreQueued) {
+  Loop loop;
+  const Limit limit(loop);
+  int first = 0, second = 0;
+  Hook a([&] { ++first; }), b([&] {
+    if (++second > 3) loop.stop();
+  });
+  int third = 0;
+  auto gone = std::make_unique<Hook>([&] { ++third; });
+  loop.post([&] {
+    for (Hook* hook : {&a, &b, &b, gone.get()}) loop.at_turn_end(*hook);
+    gone.reset();
+    loop.post([&] { loop.post([&] { loop.stop(); }); });
+  });
+  loop.run();
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(second, 1);
+  EXPECT_EQ(third, 0) << "it does not run any more";
+  EXPECT_FALSE(limit.passed());
+}
+
 TEST(Loop, EachTurnHasATimeOfItsOwn) {
   Loop loop;
   const Limit limit(loop);
@@ -179,36 +200,39 @@ TEST(Loop, TakesPollersThatComeAndGoWhileItRuns) {
   Loop loop;
   const Limit limit(loop);
   int looks = 0;
-  Looker* second_of = nullptr;
-  Looker first([&] {
-    if (++looks == 3) loop.remove(*second_of);
-    return true;
-  });
+  bool removed = false;
   Looker second([&] {
-    EXPECT_LT(looks, 3) << "it was removed";
+    EXPECT_FALSE(removed);
+    ++looks;
     return false;
   });
-  second_of = &second;
+  Looker first([&] {
+    if (looks == 2 && !std::exchange(removed, true)) loop.remove(second);
+    return true;
+  });
   bool hooked = false;
   Hook end([&] {
     hooked = true;
     loop.stop();
   });
   // The hook is called whether or not there are pollers.
+  Alarm later(loop, [&] { loop.at_turn_end(end); });
   const std::function<void()> look = [&] {
-    if (looks < 6) return loop.post(look);
+    if (!removed) return loop.post(look);
     loop.remove(first);
-    loop.post([&] { loop.post([&] { loop.at_turn_end(end); }); });
+    later.set(Loop::now() + base::kMillisecond);
   };
   loop.post([&] {
     loop.add(first);
-    loop.add(second);
-    loop.post(look);
+    loop.post([&] {
+      loop.add(second);
+      loop.post(look);
+    });
   });
   loop.run();
   EXPECT_FALSE(limit.passed());
   EXPECT_TRUE(hooked);
-  EXPECT_GE(looks, 6);
+  EXPECT_EQ(looks, 2);
 }
 
 // A turn with pollers ends in the next run, without them, if the loop is stopped in the middle.
@@ -248,6 +272,36 @@ TEST(Loop, ATurnThatIsCutShortEndsWhenTheLoopRunsAgain) {
     EXPECT_GE(again, between) << "the time of a turn that is over";
     EXPECT_FALSE(limit.passed());
   }
+}
+
+// It looks at its pollers no more, and what comes then has a later time.
+TEST(Loop, ATurnInWhichTheLastPollerGoesIsOver) {
+  Loop loop;
+  const Limit limit(loop);
+  std::thread other;
+  Nanos before = 0, posted = 0, later = 0;
+  Looker* itself = nullptr;
+  Looker looker([&] {
+    before = loop.turn_time();
+    loop.remove(*itself);
+    other = std::thread([&] {
+      moment();
+      posted = Loop::now();
+      loop.post([&] {
+        later = loop.turn_time();
+        loop.stop();
+      });
+    });
+    return true;
+  });
+  itself = &looker;
+  loop.add(looker);
+  loop.run();
+  ASSERT_TRUE(other.joinable());
+  other.join();
+  EXPECT_FALSE(limit.passed());
+  EXPECT_GT(before, 0);
+  EXPECT_GE(later, posted);
 }
 
 // A hook that makes work for its turn again and again does not keep the loop from what else there is, and is called
