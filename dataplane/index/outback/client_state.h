@@ -61,8 +61,7 @@ struct Table::State {
   Connections& connections;
   fabric::Port& port;
   const Options options;
-  const index::Marks marks;  // Outback's counts are ClientCounts
-  ClientCounts counts;
+  index::Marks marks;
   std::shared_ptr<Connection> connection;
   std::shared_ptr<Locator> locator;
   std::vector<std::uint64_t> numbers;  // of the last request, by line

@@ -78,7 +78,15 @@ class Side final : public index::NodeSide, private Eras {
     const NodeTable::Totals totals = table_->totals();
     return {.keys = totals.keys,
             .bytes = totals.bytes,
-            .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader};
+            .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader,
+            .marks = {.overflow_keys = totals.overflow,
+                      .locator_bytes = locator_bytes(table_->cut().figures),
+                      .make_ups = totals.make_ups,
+                      .reseeds = totals.reseeds,
+                      .pulled = totals.pulled,
+                      .moved_blocks = totals.moved,
+                      .in_place = totals.in_place,
+                      .held_calls = service_->held()}};
   }
 
  private:
