@@ -230,14 +230,17 @@ Task<void> Table::State::detach(Nanos deadline, Cost& cost) {
   attached_ = 0;
 }
 
+std::optional<Line> Table::State::free_line() {
+  if (!is_attached() || free_lines.empty()) return std::nullopt;
+  const std::uint32_t line = free_lines.back();
+  free_lines.pop_back();
+  return Line(*this, line);
+}
+
 Task<Result<Line>> Table::State::take_line(Nanos deadline, Cost& cost) {
   for (;;) {
     if (base::Status status = co_await attach(deadline, cost); !status.ok()) co_return status;
-    if (!free_lines.empty()) {
-      const std::uint32_t line = free_lines.back();
-      free_lines.pop_back();
-      co_return Line(*this, line);
-    }
+    if (std::optional<Line> line = free_line()) co_return *std::move(line);
     if (!co_await line_free.wait(deadline) && free_lines.empty()) {
       co_return late("the change of another key, whose request line this one waits for,");
     }
@@ -300,11 +303,8 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
   };
   for (;;) {
     base::Status status;
-    if (change) {
-      status = co_await attach(deadline, cost);
-    } else {
-      status = co_await ready(deadline, cost);
-    }
+    if (change && !is_attached()) status = co_await attach(deadline, cost);
+    if (!change && !is_ready()) status = co_await ready(deadline, cost);
     if (status.ok() && port.now() >= deadline) status = trouble.ok() ? late("a request to a memory node") : trouble;
     const bool none_now = status.code() == Code::unavailable && perhaps && port.now() < deadline;
     if (!status.ok() && !none_now) co_return perhaps ? unknown(status) : status;

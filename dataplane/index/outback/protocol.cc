@@ -175,6 +175,10 @@ class Outback final : public index::Protocol {
   index::Mended mend(const Geometry& geometry, base::MutableBytes memory, const Progress&) const override {
     const base::MutableBytes heap = part_of(memory, geometry.at(layout::kHeap));
     const base::MutableBytes table = part_of(memory, geometry.at(layout::kTable));
+    // No client writes there: what these regions say is damage.
+    for (const layout::RegionId id : {layout::kSlots, layout::kLeases, layout::kLocks}) {
+      std::ranges::fill(part_of(memory, geometry.at(id)), std::byte{0});
+    }
     index::Mended mended;
     const auto made = parse(heap);
     const auto finished = made.ok() ? finish_decided(*made, heap, {}) : made.status();

@@ -83,7 +83,9 @@ std::string copied(std::string room, base::Bytes value) {
 // the memory of `into`.
 Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {}) {
   if (base::Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
-  if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
+  if (!state.is_ready()) {
+    if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
+  }
   const Hold hold(state);
   const base::Bytes bytes = base::bytes_of(key);
   fabric::Buffer request, room;
@@ -155,9 +157,12 @@ struct Wish {
 
 Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
   if (base::Status status = index::check_sizes(wish.key, wish.value.size()); !status.ok()) co_return status;
-  if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
-  Result<Line> line = co_await state.take_line(deadline, cost);
-  if (!line.ok()) co_return line.status();
+  std::optional<Line> line = state.free_line();
+  if (!line) {
+    Result<Line> waited = co_await state.take_line(deadline, cost);
+    if (!waited.ok()) co_return waited.status();
+    line.emplace(std::move(*waited));
+  }
   std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
   fabric::Buffer request, room;
