@@ -188,7 +188,7 @@ mutants-cpp: ## conditions and statements of the data plane changed one at a tim
 frames: release ## GET, SET and DEL allocate nothing, and no coroutine of the compute shard has too large a frame
 	@cmake --build build/release -j $(JOBS) --target allocations_test
 	@build/release/allocations_test --gtest_brief=1
-	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,client,front,session,index build/release/apps/farpool-compute-shard
+	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,outback,client,front,session,index build/release/apps/farpool-compute-shard
 
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong
