@@ -342,10 +342,7 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
         continue;
       case Status::forgotten:
         co_return unknown({Code::unavailable, text_of(asked.reply.status)});
-      case Status::stale:
-        if (perhaps) co_return unknown({Code::stale, text_of(asked.reply.status)});
-        break;
-      default:
+      default:  // also stale: the memory node looks at the line first, so the change has not taken effect
         break;
     }
     learn(request, asked.reply);

@@ -81,6 +81,36 @@ TEST(NodeTable, TellsKeysApartThatHaveOnePrintAndOneSlot) {
   EXPECT_EQ(table.value_of(other), "w");
 }
 
+TEST(NodeTable, LooksAtTheLineBeforeTheGeneration) {
+  TestTable table(TestTable::figures(2));
+  for (const bool restart : {false, true}) {
+    const std::string value = restart ? "x1" : "x0";
+    const Request swap = table.numbered(table.request(Op::swap, "a", value));
+    const Told first = table.ask(swap);
+    Request old = swap;
+    old.generation = 0;
+    if (restart) {
+      ASSERT_TRUE(table.start());
+      table.attach();
+    }
+    const Told again = table.ask(old);
+    EXPECT_EQ(again.status, first.status) << "the change has taken effect, whatever has become of the locator";
+    EXPECT_EQ(again.value, first.value);
+    EXPECT_NE(again.flags & Reply::kAgain, 0);
+  }
+  Request refused = table.numbered(table.request(Op::insert, "a", "z"));
+  EXPECT_EQ(table.ask(refused).status, Status::present);
+  refused.generation = 0;
+  EXPECT_EQ(table.ask(refused).status, Status::present);
+  // A change that has not been carried out is not, and its id is not used up.
+  Request late = table.numbered(table.request(Op::insert, "b", "z"));
+  late.generation = 0;
+  EXPECT_EQ(table.ask(late).status, Status::stale);
+  EXPECT_EQ(table.value_of("b"), std::nullopt);
+  late.generation = 1;
+  EXPECT_EQ(table.ask(late).status, Status::done);
+}
+
 // --- operations as Redis has them
 
 TEST(NodeTable, ChangesValuesAsRedisDoes) {
