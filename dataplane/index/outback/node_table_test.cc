@@ -257,6 +257,34 @@ TEST(NodeTable, KeepsNoMoreBlocksForLinesThanThereAreLines) {
   EXPECT_LE(table.table().part(0).usage().live, 7 * block_bytes(1, 500));
 }
 
+TEST(NodeTable, LetsValuesChangeTheirLengthWhenThereIsNoRoomForAnotherKey) {
+  for (const bool restart : {false, true}) {
+    for (const std::size_t bytes : {60u, 700u, 3000u}) {
+      TestTable table(TestTable::figures(16, 256 * 1024));
+      const auto insert = [&](int i) {
+        return table.change(Op::insert, "k" + std::to_string(i), std::string(bytes, 'v'));
+      };
+      int keys = 0;
+      while (insert(keys).status == Status::done) ++keys;
+      ASSERT_GT(keys, 10);
+      if (restart) {
+        ASSERT_TRUE(table.start());
+        table.attach();
+      }
+      for (int round = 0; round < 100; ++round) {
+        const std::string key = "k" + std::to_string(round % keys), other(bytes + (round < keys ? 300 : 0), 'w');
+        const Told told = table.change(Op::update, key, other);
+        if (told.status != Status::done) EXPECT_EQ(told.status, Status::done) << bytes << " bytes, update " << round;
+        ASSERT_EQ(table.change(Op::update, key, std::string(bytes, 'v')).status, Status::done) << round;
+      }
+      // New keys are refused until keys have gone.
+      EXPECT_EQ(insert(keys).status, Status::full);
+      for (int i = 0; i < keys; ++i) ASSERT_EQ(table.change(Op::remove, "k" + std::to_string(i)).status, Status::done);
+      for (int i = 0; i < keys; ++i) ASSERT_EQ(insert(i).status, Status::done) << i << " of " << keys;
+    }
+  }
+}
+
 // --- long blocks, which clients read one-sidedly
 
 TEST(NodeTable, NamesABlockThatHasNoRoomAndKeepsItForAnEra) {
