@@ -15,6 +15,8 @@ namespace {
 constexpr std::uint64_t kMostScanned = 1024;
 constexpr std::size_t kMostScanBytes = 64 * 1024;
 
+using layout::changes;
+
 bool has_bucket(Op op) { return op <= Op::scan; }
 
 }  // namespace
@@ -80,11 +82,10 @@ NodeTable::Totals NodeTable::totals() const {
   return totals;
 }
 
-// Why a request cannot be, whatever the table's keys are.
+// Why a request cannot be, whatever the table's keys are and whichever locator the client has.
 Status NodeTable::judge(const Request& request) const {
   if (request.table != 0) return Status::bad_table;  // a memory has one
   if (!has_bucket(request.op)) return Status::done;
-  if (request.generation != cut().figures.generation) return Status::stale;
   if (request.place >= cut().bucket_count) return Status::bad_place;
   if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_place;
   return Status::done;
@@ -124,6 +125,11 @@ Status NodeTable::change(const Request& request, std::uint64_t session, fabric::
     case Lines::Turn::bad:
       return Status::bad_request_id;
   }
+  // Only now: a change that has taken effect is told so, whatever has become of the client's locator since.
+  if (request.generation != cut().figures.generation) {
+    lines_->release(request.client, id);
+    return Status::stale;
+  }
   Part::Done done;
   const Status status = part.change(request, hand, lines_->record_of(request.client, id), answer, done);
   answer.reply.status = status;
@@ -158,6 +164,8 @@ Status NodeTable::scan(const Request& request, Answer& answer, std::size_t room)
 Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer,
                             std::size_t room) {
   if (const Status status = judge(request); status != Status::done) return status;
+  const bool old = has_bucket(request.op) && request.generation != cut().figures.generation;
+  if (old && !changes(request.op)) return Status::stale;
   switch (request.op) {
     case Op::get:
       return parts_[cut().part_of(request.place)]->get(request.place, request.argument, answer);

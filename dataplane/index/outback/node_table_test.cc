@@ -81,6 +81,36 @@ TEST(NodeTable, TellsKeysApartThatHaveOnePrintAndOneSlot) {
   EXPECT_EQ(table.value_of(other), "w");
 }
 
+TEST(NodeTable, LooksAtTheLineBeforeTheGeneration) {
+  TestTable table(TestTable::figures(2));
+  for (const bool restart : {false, true}) {
+    const std::string value = restart ? "x1" : "x0";
+    const Request swap = table.numbered(table.request(Op::swap, "a", value));
+    const Told first = table.ask(swap);
+    Request old = swap;
+    old.generation = 0;
+    if (restart) {
+      ASSERT_TRUE(table.start());
+      table.attach();
+    }
+    const Told again = table.ask(old);
+    EXPECT_EQ(again.status, first.status) << "the change has taken effect, whatever has become of the locator";
+    EXPECT_EQ(again.value, first.value);
+    EXPECT_NE(again.flags & Reply::kAgain, 0);
+  }
+  Request refused = table.numbered(table.request(Op::insert, "a", "z"));
+  EXPECT_EQ(table.ask(refused).status, Status::present);
+  refused.generation = 0;
+  EXPECT_EQ(table.ask(refused).status, Status::present);
+  // A change that has not been carried out is not, and its id is not used up.
+  Request late = table.numbered(table.request(Op::insert, "b", "z"));
+  late.generation = 0;
+  EXPECT_EQ(table.ask(late).status, Status::stale);
+  EXPECT_EQ(table.value_of("b"), std::nullopt);
+  late.generation = 1;
+  EXPECT_EQ(table.ask(late).status, Status::done);
+}
+
 // --- operations as Redis has them
 
 TEST(NodeTable, ChangesValuesAsRedisDoes) {
@@ -225,6 +255,34 @@ TEST(NodeTable, KeepsNoMoreBlocksForLinesThanThereAreLines) {
   const std::string value(500, 'v');
   for (std::uint32_t i = 0; i < 100; ++i) ASSERT_EQ(table.change(Op::swap, "a", value, i % 4).status, Status::done);
   EXPECT_LE(table.table().part(0).usage().live, 7 * block_bytes(1, 500));
+}
+
+TEST(NodeTable, LetsValuesChangeTheirLengthWhenThereIsNoRoomForAnotherKey) {
+  for (const bool restart : {false, true}) {
+    for (const std::size_t bytes : {60u, 700u, 3000u}) {
+      TestTable table(TestTable::figures(16, 256 * 1024));
+      const auto insert = [&](int i) {
+        return table.change(Op::insert, "k" + std::to_string(i), std::string(bytes, 'v'));
+      };
+      int keys = 0;
+      while (insert(keys).status == Status::done) ++keys;
+      ASSERT_GT(keys, 10);
+      if (restart) {
+        ASSERT_TRUE(table.start());
+        table.attach();
+      }
+      for (int round = 0; round < 100; ++round) {
+        const std::string key = "k" + std::to_string(round % keys), other(bytes + (round < keys ? 300 : 0), 'w');
+        const Told told = table.change(Op::update, key, other);
+        if (told.status != Status::done) EXPECT_EQ(told.status, Status::done) << bytes << " bytes, update " << round;
+        ASSERT_EQ(table.change(Op::update, key, std::string(bytes, 'v')).status, Status::done) << round;
+      }
+      // New keys are refused until keys have gone.
+      EXPECT_EQ(insert(keys).status, Status::full);
+      for (int i = 0; i < keys; ++i) ASSERT_EQ(table.change(Op::remove, "k" + std::to_string(i)).status, Status::done);
+      for (int i = 0; i < keys; ++i) ASSERT_EQ(insert(i).status, Status::done) << i << " of " << keys;
+    }
+  }
 }
 
 // --- long blocks, which clients read one-sidedly

@@ -209,10 +209,16 @@ Status Part::recall(std::uint64_t record, Answer& answer) {
 
 // --- room
 
-std::optional<std::uint64_t> Part::take(std::uint64_t bytes) {
-  auto address = slabs_.take(bytes);
-  if (address) return address;
+std::optional<std::uint64_t> Part::take(std::uint64_t bytes, For what) {
+  const auto attempt = [&]() -> std::optional<std::uint64_t> {
+    if (what == For::new_key && !slabs_.hold_reserve()) return std::nullopt;
+    return slabs_.take(bytes);
+  };
+  if (const auto address = attempt()) return address;
   collect(limbo_.size());
+  if (const auto address = attempt()) return address;
+  if (what == For::new_key || !slabs_.spend_reserve()) return std::nullopt;
+  FARPOOL_MARK(outback_reserve_spent);
   return slabs_.take(bytes);
 }
 
@@ -342,7 +348,7 @@ Status Part::put(Work& work) {
   }
   const Request& request = *work.request;
   const std::uint64_t bytes = block_bytes(request.key.size(), work.decision.value.size());
-  const auto address = take(bytes);
+  const auto address = take(bytes, work.found.there ? For::other : For::new_key);
   if (!address) return Status::full;
   std::uint64_t next = 0;
   Status status = Status::done;
@@ -402,7 +408,7 @@ Status Part::keep_text(Work& work) {
     return Status::done;
   }
   const std::uint64_t bytes = block_bytes(0, text.size());
-  const auto address = take(bytes);
+  const auto address = take(bytes, For::other);
   if (!address) return Status::full;
   work.outcome_block = *address;
   write(*address, work.request->place, work.version, 0, {}, text);

@@ -169,7 +169,8 @@ class Part {
   void move(std::uint64_t address);
   void tidy(const Work& work);
 
-  std::optional<std::uint64_t> take(std::uint64_t bytes);
+  enum class For : std::uint8_t { new_key, other };
+  std::optional<std::uint64_t> take(std::uint64_t bytes, For what);
   void free(std::uint64_t address, std::uint64_t bytes);
   void collect(std::size_t most);  // blocks that waited for an era
   void write(std::uint64_t address, std::uint64_t bucket, std::uint64_t version, std::uint64_t next, base::Bytes key,

@@ -168,8 +168,20 @@ std::optional<std::uint64_t> Slabs::take(std::uint64_t bytes) {
   return page_at(number) + block * sizes().bytes(size);
 }
 
+bool Slabs::hold_reserve() {
+  if (!reserve_) reserve_ = take_run(reserve_bytes(), kPageBytes);
+  return reserve_.has_value();
+}
+
+bool Slabs::spend_reserve() {
+  if (!reserve_) return false;
+  give_run(*std::exchange(reserve_, std::nullopt), reserve_bytes());
+  return true;
+}
+
 void Slabs::give(std::uint64_t address, std::uint64_t bytes) {
   usage_.live -= bytes;
+  if (usage_.live == 0) spend_reserve();  // nothing is left to change: other parts may need the chunk
   ++given_since_;
   if (bytes > kMostSmall) {
     const std::uint64_t run = base::round_up(bytes, kRunUnit);

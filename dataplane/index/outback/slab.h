@@ -10,6 +10,7 @@
 // lose their blocks one by one: Slabs names the emptiest page (victim), and the part moves its blocks elsewhere.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -80,6 +81,15 @@ class Slabs {
   std::optional<std::uint64_t> take(std::uint64_t bytes);
   void give(std::uint64_t address, std::uint64_t bytes);
 
+  // Keeps a free run back, so that a value may change its length when nothing else is free: its new block is taken
+  // before its old one is given back. New keys get no block while there is no reserve. Returns whether there is one.
+  bool hold_reserve();
+  // Makes the reserve free memory. Returns false if there was none.
+  bool spend_reserve();
+  std::uint64_t reserve_bytes() const {
+    return std::max(kPageBytes, cut().figures.chunk_bytes / 16 / kPageBytes * kPageBytes);
+  }
+
   // Takes a block over that an earlier process left. False: it overlaps another one, or its page has blocks of another
   // size. After the last one, finish().
   bool adopt(std::uint64_t address, std::uint64_t bytes);
@@ -122,6 +132,7 @@ class Slabs {
   std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_length_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> adopted_;  // runs
   Usage usage_;
+  std::optional<std::uint64_t> reserve_;  // its address
   std::optional<std::uint64_t> victim_;
   std::uint64_t given_since_ = 0;  // blocks, since no victim was found
 };
