@@ -24,6 +24,7 @@
 #include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/lease.h"
+#include "layout/operation_slot.h"
 #include "layout/segment.h"
 #include "node/audit.h"
 #include "node/memory_node.h"
@@ -695,6 +696,33 @@ TEST_F(PoolTest, AMemoryNodeThatLosesItsTableIsTakenLeaveOf) {
   EXPECT_TRUE(run_until([&client] { return client.pool->state().epoch == 3; }, 60 * base::kSecond));
 }
 
+// No operation needs the row that the dead client has locked.
+TEST_F(PoolTest, WhatTheDeadLeftIsRepairedAndToldOf) {
+  publish(map_of(1));
+  Client& other = connect();
+  Client& doomed = connect();
+  ASSERT_TRUE(run_until_ready(other) && run_until_ready(doomed));
+  const auto claimed = [this] {
+    std::uint64_t slots = 0;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const layout::Span& all = nodes_[i]->geometry().at(layout::kSlots);
+      for (std::uint64_t at = 0; at < all.bytes; at += sizeof(layout::OperationSlot)) {
+        slots += base::load<layout::OperationSlot>(memory_[i].get() + all.offset + at).holder != 0 ? 1 : 0;
+      }
+    }
+    return slots;
+  };
+  std::set<int> there;
+  doomed.scope.spawn(put_known(doomed, 0, 1000, "v", there));
+  ASSERT_TRUE(run_until([&] { return there.size() > 10 && claimed() == 1; }));
+  doomed.port->pause();
+  ASSERT_TRUE(run_until([&other] { return lines_with(other.log, "repaired 1 operation slots") > 0; }));
+  EXPECT_EQ(lines_with(other.log, "are left on memory node"), 0);
+  EXPECT_EQ(lines_with(other.log, "splits of tables"), 0);
+  doomed.port->resume();
+  ASSERT_TRUE(run_until([&doomed] { return doomed.scope.running() == 0; }));
+}
+
 TEST_F(PoolTest, APoolThatIsWholeSeldomReadsTheMap) {
   publish(map_of(1));
   Client& client = connect();
@@ -823,6 +851,37 @@ TEST_F(PoolTest, SaysGoodbyeWhenItCloses) {
   EXPECT_EQ(nodes_[0]->stats().sessions_closed + nodes_[1]->stats().sessions_closed, 2u);
   EXPECT_EQ(nodes_[0]->stats().sessions + nodes_[1]->stats().sessions, 0u);
   EXPECT_EQ(nodes_[0]->stats().sessions_fenced + nodes_[1]->stats().sessions_fenced, 0u);
+  for (const node::MemoryNode* node : nodes_) EXPECT_EQ(node->stats().segments.dead, 0u) << "it has given them back";
+}
+
+// Its operations end by the deadline of the goodbye, whatever their own is.
+TEST_F(PoolTest, AGoodbyeEndsByItsDeadline) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 30 * base::kSecond);
+  ASSERT_TRUE(run_until_ready(client));
+  network_.options().lose_reply = 1;
+  base::Status written(Code::internal, "never done");
+  client.scope.spawn(put_into(client, key_on(0), written));
+  const auto close_by = [](Client& client, Nanos deadline) -> Task<void> { co_await client.pool->close(deadline); };
+  const Nanos deadline = network_.now() + 100 * base::kMillisecond;
+  client.scope.spawn(close_by(client, deadline));
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond));
+  EXPECT_LT(network_.now(), deadline + 300 * base::kMillisecond);
+  EXPECT_FALSE(written.ok());
+  network_.options().lose_reply = 0;
+  client.pool.reset();
+}
+
+// At any moment, also between two attempts to read the map.
+TEST_F(PoolTest, APoolThatHasReachedNobodyClosesAtOnce) {
+  for (Nanos after = 0; after < 600 * base::kMillisecond; after += 5 * base::kMillisecond) {
+    Client& client = connect({"node-9:7400"});
+    const Nanos when = network_.now() + after;
+    run_until([&] { return network_.now() >= when; }, after + 1);
+    const Nanos before = network_.now();
+    finish(client);
+    EXPECT_LT(network_.now() - before, 40 * base::kMillisecond) << "after " << after;
+  }
 }
 
 // The hash of a key names its table: with two secrets one key would be looked for at two nodes, and be there twice.
@@ -1018,6 +1077,7 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
       EXPECT_EQ(splitting(0), 0u);
     } else {
       EXPECT_TRUE(run_until([this] { return splitting(0) == 0; }, 20 * base::kSecond)) << "nobody finishes it";
+      EXPECT_TRUE(run_until([&other] { return lines_with(other.log, "finished 1 splits of tables") == 1; }));
     }
     doomed.port->resume();
     ASSERT_TRUE(run_until([&doomed] { return doomed.scope.running() == 0; }));
