@@ -31,7 +31,7 @@ type Victim struct {
 	Shards int
 	Open   func() ([]float64, error)
 	Fenced func() ([]float64, error)
-	// How often its process has been killed and begun anew, as the kubelet does with what answers no probe for minutes. Nil: nothing does.
+	// How often its process has been killed and begun anew, as the kubelet does with what answers no probe for minutes. Nil: nothing does. An error: nobody can say now.
 	Restarts func() (int32, error)
 }
 
@@ -84,11 +84,11 @@ func (l *Load) Stop(ctx context.Context, v Victim, enough int64) (Stopped, error
 	if v.Restarts == nil {
 		return l.stop(ctx, v, enough)
 	}
-	before, err := v.Restarts()
-	if err != nil {
-		return Stopped{}, err
-	}
+	before, unknown := v.Restarts()
 	stopped, err := l.stop(ctx, v, enough)
+	if unknown != nil {
+		return stopped, err
+	}
 	var stale *StaleError
 	if err == nil || errors.As(err, &stale) || ctx.Err() != nil {
 		return stopped, err
