@@ -254,7 +254,7 @@ TEST_F(RaceSlots, WhatTheDeadLeftIsFoundAndFreed) {
   EXPECT_EQ(get("k"), std::nullopt);
   const auto tend = [](Client* who) -> Task<void> {
     for (int i = 0; i < 12; ++i) {
-      co_await who->heap().maintain(who->port().now() + base::kSecond);
+      co_await who->heap()->maintain(who->port().now() + base::kSecond);
       co_await who->port().sleep_for(who->session().grant().tick);
     }
   };
