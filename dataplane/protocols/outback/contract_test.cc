@@ -30,7 +30,7 @@ Sample sample_of_outback() {
                      .update = 1,
                      .modify = 2,
                      .remove = 1,
-                     .scan_empty = 4,  // three of them read the locator
+                     .scan_empty = 5,  // four of them read the locator
                      .scan = 1,
                      .scan_messages = 4}};
 }
