@@ -188,7 +188,7 @@ mutants-cpp: ## conditions and statements of the data plane changed one at a tim
 frames: release ## GET, SET and DEL allocate nothing, and no coroutine of the compute shard has too large a frame
 	@cmake --build build/release -j $(JOBS) --target allocations_test
 	@build/release/allocations_test --gtest_brief=1
-	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,client,front,session,index build/release/apps/farpool-compute-shard
+	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,outback,client,front,session,index build/release/apps/farpool-compute-shard
 
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong
@@ -221,7 +221,7 @@ bench: deps release ## GET and SET through one compute shard, beside redis-serve
 	@go run ./dataplane/bench/resp $(ARGS)
 
 # The programs of pages in docs/measurements.
-FIGURES := race_cost race_fill race_growth rcuckoo_cost simulate ycsb
+FIGURES := race_cost race_fill race_growth rcuckoo_cost rcuckoo_fill simulate ycsb
 
 .PHONY: figures
 figures: build/release/build.ninja ## what deterministic programs print, in the pages that have it: ARGS='-quick', ARGS='-check', ARGS=-help

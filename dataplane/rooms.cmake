@@ -29,7 +29,7 @@ farpool_room(index/race DEPS index directory heap session layout fabric task bas
 farpool_room(index/rcuckoo DEPS index heap session layout fabric task base TEST_DEPS sim node fabric/sim FUZZED repair.cc scan.cc verify.cc)
 farpool_room(index/outback DEPS proto index session layout fabric task base TEST_DEPS fabric/sim TEST_LIBS rapidcheck THREADS)
 set_property(TEST index_outback APPEND PROPERTY ENVIRONMENT RC_PARAMS=seed=1)
-farpool_room(protocols DEPS index/race index/rcuckoo index layout base)
+farpool_room(protocols DEPS index/outback index/race index/rcuckoo index layout base)
 add_executable(outback_locator bench/outback_locator_main.cc)
 target_link_libraries(outback_locator PRIVATE index_outback)
 add_executable(rcuckoo_fill bench/rcuckoo_fill_main.cc)
@@ -48,18 +48,16 @@ add_executable(toy_protocol_test protocols/toy/toy_test.cc protocols/toy/toy.cc 
 target_link_libraries(toy_protocol_test PRIVATE client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME toy_protocol COMMAND toy_protocol_test)
 set_tests_properties(toy_protocol PROPERTIES LABELS room TIMEOUT 900)
-farpool_room(sim DEPS proto protocols node client index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
+farpool_room(sim DEPS proto protocols node client index/outback index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
 # The longest of all tests: the others run beside it, not before.
 set_property(TEST sim PROPERTY COST 300)
 farpool_room(index/contract DEPS sim node protocols index heap session layout fabric/tcp fabric/session_port fabric/sim fabric net task base)
 target_link_libraries(index_contract_lab_test PRIVATE fabric_verbs)
-# Outback, which is in no list yet, linked in the place of the lists of the real ones.
-add_executable(outback_pool_test protocols/outback/contract_test.cc protocols/outback/pool_test.cc protocols/outback/memory_test.cc
-                                 protocols/outback/shapes.cc protocols/outback/list.cc)
-target_link_libraries(outback_pool_test PRIVATE index_outback sim client node fabric_tcp fabric_session_port fabric_sim
-                                                GTest::gtest GTest::gmock GTest::gtest_main)
+# Memory nodes and pools of Outback: what of its room needs the rooms above.
+add_executable(outback_pool_test protocols/outback/pool_test.cc protocols/outback/memory_test.cc)
+target_link_libraries(outback_pool_test PRIVATE index_outback client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME outback_pool COMMAND outback_pool_test)
-set_tests_properties(outback_pool PROPERTIES LABELS "room;threads" TIMEOUT 900)
+set_tests_properties(outback_pool PROPERTIES LABELS room TIMEOUT 900)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)

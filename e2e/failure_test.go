@@ -54,6 +54,19 @@ func (m *member) signal(ctx context.Context, signal string) error {
 	return err
 }
 
+// restarts is how often the kubelet has begun its container anew.
+func (m *member) restarts(ctx context.Context) (int32, error) {
+	var pod corev1.Pod
+	if err := kind.Get(ctx, client.ObjectKeyFromObject(&m.pod), &pod); err != nil {
+		return 0, err
+	}
+	var count int32
+	for _, container := range pod.Status.ContainerStatuses {
+		count += container.RestartCount
+	}
+	return count, nil
+}
+
 func (m *member) metric(name string) (float64, error) {
 	page, err := chaos.Scrape(m.web)
 	if err != nil {
@@ -429,6 +442,7 @@ spec:
 				Stop:     func() error { return victim.signal(ctx, "STOP") },
 				Continue: func() error { return victim.signal(ctx, "CONT") },
 				Ready:    victim.ready,
+				Restarts: func() (int32, error) { return victim.restarts(ctx) },
 				Lost:     func() (float64, error) { return victim.metric("farpool_pool_sessions_lost_total") },
 				Open:     func() ([]float64, error) { return perNode("farpool_node_sessions") },
 				Fenced:   func() ([]float64, error) { return perNode("farpool_node_sessions_fenced_total") },

@@ -202,7 +202,7 @@ func (i *IndexSpec) Race() RACESpec {
 }
 
 // RCuckooSpec is the shape of an RCuckoo table.
-// +kubebuilder:validation:XValidation:rule="self.entryBytes in [16, 24, 32, 48, 64]",message="entryBytes is 16, 24, 32, 48 or 64: what fits an entry beside its 16 bytes of header is stored inline"
+// +kubebuilder:validation:XValidation:rule="self.entryBytes in [16, 24, 32, 48, 64]",message="entryBytes is 16, 24, 32, 48 or 64: an entry has 2 bytes of header, and keys and values that fit the rest together are stored in it"
 // +kubebuilder:validation:XValidation:rule="self.rowsPerLock in [1, 2, 4, 8, 16, 32, 64]",message="rowsPerLock is a power of two from 1 to 64"
 type RCuckooSpec struct {
 	// EntryBytes of one entry; longer entries hold short values inline.

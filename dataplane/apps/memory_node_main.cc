@@ -252,6 +252,8 @@ void collect_table(Samples& s, const node::MemoryNode::Stats& node) {
   s.gauge("farpool_node_table_entries", "Entries that the table has.", node.entries);
   s.gauge("farpool_node_load_factor", "Keys over entries.",
           node.entries == 0 ? 0.0 : static_cast<double>(node.keys) / static_cast<double>(node.entries));
+  s.gauges("farpool_node_index_", index::kNodeGauges, node.index);
+  s.counters("farpool_node_index_", index::kNodeCounts, node.index);
 }
 
 void collect_heap(Samples& s, const node::MemoryNode::Stats& node) {

@@ -143,8 +143,6 @@ std::string shares(const Window& w) {
 }
 
 void print_distances() {
-  std::printf("## Distance between a key's two rows\n\n");
-  std::printf("A million random hashes, 1,250,000 rows. Percent of keys.\n\n");
   std::printf(
       "| offset | same row | <= 1 | <= 5 | <= 16 | <= 64 | <= 256 | <= 1024 |\n|---|---|---|---|---|---|---|---|\n");
   constexpr std::uint64_t kKeys = 1'000'000, kRows = 1'250'000;
@@ -161,9 +159,6 @@ void print_distances() {
     for (const std::uint64_t count : within) std::printf(" %.1f |", percent(count, kKeys));
     std::printf("\n");
   }
-  std::printf(
-      "| RC-07: the paper | - | - | 68 | - | - | - | - |\n| note 5: as printed | 10.5 | - | 62.7 | 82.7 | - | 98 | - "
-      "|\n\n");
 }
 
 }  // namespace
@@ -178,15 +173,14 @@ int main(int argc, char** argv) {
   app.add_option("--entries", sizes, "Table sizes in entries");
   app.add_option("--runs", runs, "Runs of each, with different keys; figures are means")->check(CLI::PositiveNumber);
   app.add_option("--depth", depths, "Entries an insert may displace")->check(CLI::Range(1, 12));
+  bool distances = false;
+  app.add_flag("--distances", distances, "Prints how far apart the two rows of a key are, and fills nothing");
   CLI11_PARSE(app, argc, argv);
 
-  print_distances();
-  std::printf("## Fill before the first insert that fails, and what inserts are like until then\n\n");
-  std::printf(
-      "8 entries a row, 16 rows a lock, f = 2.3; %llu runs each, means. Window `all`: every insert; `late`: those from "
-      "85\n"
-      "percent on. Spans are row distances between the ends of the path.\n\n",
-      static_cast<unsigned long long>(runs));
+  if (distances) {
+    print_distances();
+    return 0;
+  }
   std::printf(
       "| entries | offset | roots | depth | fill %% | window | no cuckoo %% | span <= 32 %% | <= 256 %% | moved per "
       "insert | "
@@ -220,16 +214,5 @@ int main(int argc, char** argv) {
       }
     }
   }
-  std::printf(R"(| RC-07, 100 M entries | as printed | L1 | 5 | > 95 | | | | | | | | | |
-| RC-08, 800,000 entries, to 95 percent | as printed | L1 | 5 | | unstated | > 50 | 95 | 99 | | | | | |
-| RC-20 | | | 5 | | unstated | | | | | 99 | | | |
-| note 5, 800,000 / 8 M / 100 M entries | as printed | L1 | 5 | 93-94 / 90 / 62-77 | | | | | | | | | |
-| note 5, 100 M entries | plus one | L1 | 5 | 90-91 | | | | | | | | | |
-| note 6, 800,000 entries, depth 8 | as printed | L1 | 8 | | all | 84 | 97.3 | 99.5 | | | | | |
-| note 6, 800,000 entries, depth 8 | as printed | L1 | 8 | | late | 34 | 85.8 | 97.3 | | | | | |
-
-RC rows are the paper's figures, notes are checks of them made before this program was written. Spans are row distances; whether a
-path's locks fit one word depends on where the word begins (note 8), so that is counted here and not derived from spans.
-)");
   return 0;
 }

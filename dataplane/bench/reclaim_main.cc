@@ -109,7 +109,7 @@ class Experiment {
     sample.live = mib(live_bytes_);
     sample.blocks = mib(live_blocks_);
     for (const auto& client : world_.clients()) {
-      const heap::Heap::Usage usage = client->heap().usage();
+      const heap::Heap::Usage usage = client->heap()->usage();
       sample.free += static_cast<double>(usage.blocks_free) / 1e3;
       sample.limbo += static_cast<double>(usage.blocks_limbo) / 1e3;
     }
@@ -122,7 +122,7 @@ class Experiment {
   Nanos tick() const { return world_.clients().front()->session().grant().tick; }
   std::uint64_t anomalies() const {
     std::uint64_t sum = 0;
-    for (const auto& client : world_.clients()) sum += client->heap().usage().anomalies;
+    for (const auto& client : world_.clients()) sum += client->heap()->usage().anomalies;
     return sum;
   }
   std::uint64_t twice() const { return twice_; }
@@ -206,16 +206,16 @@ class Experiment {
         const std::uint64_t number = loads ? next_key_++ : draw_key();
         const std::uint64_t size = draw_size();
         const auto block =
-            co_await client.heap().allocate(layout::extent_bytes(kKeyBytes, size), heap::Purpose::addition,
-                                            client.port().now() + 60 * base::kSecond, cost);
+            co_await client.heap()->allocate(layout::extent_bytes(kKeyBytes, size), heap::Purpose::addition,
+                                             client.port().now() + 60 * base::kSecond, cost);
         if (!block.ok()) give_up(block.status());
         if (lives_[block->units]) ++twice_;
         lives_[block->units] = true;
-        client.heap().published(*block);
+        client.heap()->published(*block);
         const heap::Block old = std::exchange(held_[number], *block);
         if (old.bytes != 0) {
           lives_[old.units] = false;
-          client.heap().free(old.units, old.bytes, cost);
+          client.heap()->free(old.units, old.bytes, cost);
           live_blocks_ -= old.bytes;
           live_bytes_ -= kKeyBytes + size_of_[number];
         }
@@ -236,7 +236,7 @@ class Experiment {
   // As client::Pool does.
   task::Task<void> keep_house(sim::Client& client) {
     while (!over_) {
-      co_await client.heap().maintain(client.port().now() + base::kSecond);
+      co_await client.heap()->maintain(client.port().now() + base::kSecond);
       co_await client.port().sleep_for(client.session().grant().tick);
     }
   }
@@ -293,6 +293,14 @@ class Experiment {
   bench::Tasks tasks_;
 };
 
+std::map<std::string, layout::Protocol> protocols_with_heaps() {
+  std::map<std::string, layout::Protocol> names;
+  for (const index::Protocol* one : protocols::all()) {
+    if (layout::shape_of(one->number()).served == nullptr) names.emplace(one->name(), one->number());
+  }
+  return names;
+}
+
 }  // namespace
 }  // namespace farpool
 
@@ -303,11 +311,9 @@ int main(int count, char** words) {
   double most = 0;
   std::string svg;
   CLI::App app("The memory that a simulated pool takes for what lives in it, while values are written over.");
-  std::map<std::string, layout::Protocol> protocols;
-  for (const index::Protocol* one : protocols::all()) protocols.emplace(one->name(), one->number());
   app.add_option("--protocol", setup.protocol, "of the pool")
       ->required()
-      ->transform(CLI::CheckedTransformer(protocols));
+      ->transform(CLI::CheckedTransformer(protocols_with_heaps()));
   app.add_option("--keys", setup.keys);
   app.add_option("--least-bytes", setup.least_bytes, "of a value");
   app.add_option("--most-bytes", setup.most_bytes, "of a value");

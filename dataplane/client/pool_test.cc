@@ -24,6 +24,7 @@
 #include "layout/extent.h"
 #include "layout/geometry.h"
 #include "layout/lease.h"
+#include "layout/operation_slot.h"
 #include "layout/segment.h"
 #include "node/audit.h"
 #include "node/memory_node.h"
@@ -138,6 +139,7 @@ class PoolTest : public ::testing::Test {
     task::Scope scope;
     std::vector<std::string> log;
     int changes = 0;
+    PoolState told;  // with the last of them
   };
   Client& connect(std::vector<std::string> bootstrap = {"node-0:7400", "node-1:7400"},
                   Nanos deadline = 5 * base::kSecond) {
@@ -150,7 +152,11 @@ class PoolTest : public ::testing::Test {
                                     .bootstrap = std::move(bootstrap),
                                     .map_key = map_key_,
                                     .operation_deadline = deadline,
-                                    .on_change = [&client](const PoolState&) { ++client.changes; },
+                                    .on_change =
+                                        [&client](const PoolState& state) {
+                                          ++client.changes;
+                                          client.told = state;
+                                        },
                                     .log = [&client](bool, const std::string& line) { client.log.push_back(line); }});
     client.pool->start();
     return client;
@@ -695,6 +701,34 @@ TEST_F(PoolTest, AMemoryNodeThatLosesItsTableIsTakenLeaveOf) {
   EXPECT_TRUE(run_until([&client] { return client.pool->state().epoch == 3; }, 60 * base::kSecond));
 }
 
+// No operation needs the row that the dead client has locked.
+TEST_F(PoolTest, WhatTheDeadLeftIsRepairedAndToldOf) {
+  publish(map_of(1));
+  Client& other = connect();
+  Client& doomed = connect();
+  ASSERT_TRUE(run_until_ready(other) && run_until_ready(doomed));
+  const auto claimed = [this] {
+    std::uint64_t slots = 0;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const layout::Span& all = nodes_[i]->geometry().at(layout::kSlots);
+      for (std::uint64_t at = 0; at < all.bytes; at += sizeof(layout::OperationSlot)) {
+        slots += base::load<layout::OperationSlot>(memory_[i].get() + all.offset + at).holder != 0 ? 1 : 0;
+      }
+    }
+    return slots;
+  };
+  std::set<int> there;
+  doomed.scope.spawn(put_known(doomed, 0, 1000, "v", there));
+  ASSERT_TRUE(run_until([&] { return there.size() > 10 && claimed() == 1; }));
+  doomed.port->pause();
+  ASSERT_TRUE(run_until([&other] { return lines_with(other.log, "repaired 1 operation slots") > 0; }));
+  EXPECT_TRUE(run_until([&] { return claimed() == 0; }, 10 * base::kSecond));
+  EXPECT_EQ(lines_with(other.log, "are left on memory node"), 0);
+  EXPECT_EQ(lines_with(other.log, "splits of tables"), 0);
+  doomed.port->resume();
+  ASSERT_TRUE(run_until([&doomed] { return doomed.scope.running() == 0; }));
+}
+
 TEST_F(PoolTest, APoolThatIsWholeSeldomReadsTheMap) {
   publish(map_of(1));
   Client& client = connect();
@@ -823,6 +857,37 @@ TEST_F(PoolTest, SaysGoodbyeWhenItCloses) {
   EXPECT_EQ(nodes_[0]->stats().sessions_closed + nodes_[1]->stats().sessions_closed, 2u);
   EXPECT_EQ(nodes_[0]->stats().sessions + nodes_[1]->stats().sessions, 0u);
   EXPECT_EQ(nodes_[0]->stats().sessions_fenced + nodes_[1]->stats().sessions_fenced, 0u);
+  for (const node::MemoryNode* node : nodes_) EXPECT_EQ(node->stats().segments.dead, 0u) << "it has given them back";
+}
+
+// Its operations end by the deadline of the goodbye, whatever their own is.
+TEST_F(PoolTest, AGoodbyeEndsByItsDeadline) {
+  publish(map_of(1));
+  Client& client = connect({"node-0:7400", "node-1:7400"}, 30 * base::kSecond);
+  ASSERT_TRUE(run_until_ready(client));
+  network_.options().lose_reply = 1;
+  base::Status written(Code::internal, "never done");
+  client.scope.spawn(put_into(client, key_on(0), written));
+  const auto close_by = [](Client& client, Nanos deadline) -> Task<void> { co_await client.pool->close(deadline); };
+  const Nanos deadline = network_.now() + 100 * base::kMillisecond;
+  client.scope.spawn(close_by(client, deadline));
+  ASSERT_TRUE(run_until([&client] { return client.scope.running() == 0; }, base::kSecond));
+  EXPECT_LT(network_.now(), deadline + 300 * base::kMillisecond);
+  EXPECT_FALSE(written.ok());
+  network_.options().lose_reply = 0;
+  client.pool.reset();
+}
+
+// At any moment, also between two attempts to read the map.
+TEST_F(PoolTest, APoolThatHasReachedNobodyClosesAtOnce) {
+  for (Nanos after = 0; after < 600 * base::kMillisecond; after += 5 * base::kMillisecond) {
+    Client& client = connect({"node-9:7400"});
+    const Nanos when = network_.now() + after;
+    run_until([&] { return network_.now() >= when; }, after + 1);
+    const Nanos before = network_.now();
+    finish(client);
+    EXPECT_LT(network_.now() - before, 40 * base::kMillisecond) << "after " << after;
+  }
 }
 
 // The hash of a key names its table: with two secrets one key would be looked for at two nodes, and be there twice.
@@ -1018,6 +1083,7 @@ TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeeds
       EXPECT_EQ(splitting(0), 0u);
     } else {
       EXPECT_TRUE(run_until([this] { return splitting(0) == 0; }, 20 * base::kSecond)) << "nobody finishes it";
+      EXPECT_TRUE(run_until([&other] { return lines_with(other.log, "finished 1 splits of tables") == 1; }));
     }
     doomed.port->resume();
     ASSERT_TRUE(run_until([&doomed] { return doomed.scope.running() == 0; }));
@@ -1060,6 +1126,7 @@ TEST_F(PoolOfManyTablesTest, TablesAreSplitAheadWhileClientsWork) {
   run(client, expect_all(client, 0, 200, "v"));
   EXPECT_EQ(tables(0) + tables(1), 16u);
   EXPECT_EQ(splitting(0) + splitting(1), 0u);
+  EXPECT_EQ(lines_with(client.log, "are not all split ahead"), 0);
 }
 
 // A client that says goodbye leaves its splits unfinished, and no client works on a key of theirs.
@@ -1119,8 +1186,8 @@ class PoolMoveTest : public PoolTest {
     }
     return map;
   }
-  static bool drained(const Client& client) {
-    const PoolState state = client.pool->state();
+  static bool drained(const Client& client) { return drained(client.pool->state()); }
+  static bool drained(const PoolState& state) {
     return state.epoch >= 2 && state.ready &&
            std::none_of(state.nodes.begin(), state.nodes.end(), [](const auto& node) { return node.leaving; });
   }
@@ -1175,6 +1242,33 @@ TEST_F(PoolMoveTest, ACountThatIsNotDoneInTimeSaysSo) {
   network_.options().lose_reply = 0;
 }
 
+TEST_F(PoolMoveTest, AMoveWhoseTargetIsOutOfReachSaysSo) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 50, "v"));
+  responders_[1]->stop();
+  ASSERT_EQ(nodes_[0]->publish(drain(2), kSecret).verdict, node::MemoryNode::Verdict::adopted);
+  EXPECT_TRUE(run_until([&client] {
+    return lines_with(client.log, "move 1 of keys away from memory node mn-0 is not finished: memory node mn-1 at") > 0;
+  }));
+}
+
+// The next client goes on with it.
+TEST_F(PoolMoveTest, AMoverThatClosesStopsInTheMiddle) {
+  publish(drain(1));
+  Client& client = connect();
+  run(client, put_all(client, 0, 600, "v"));
+  const std::size_t before = slots_at(1);
+  publish(drain(2));
+  ASSERT_TRUE(run_until([&] { return slots_at(1) > before + 20; }));
+  finish(client);
+  EXPECT_GT(keys_at(0).size(), 0u);
+  Client& next = connect();
+  ASSERT_TRUE(run_until([&next] { return drained(next); }));
+  EXPECT_EQ(keys_at(0).size(), 0u);
+  run(next, expect_all(next, 0, 600, "v"));
+}
+
 class PoolMoveOfEitherTest : public PoolMoveTest, public ::testing::WithParamInterface<layout::Protocol> {
  protected:
   PoolMoveOfEitherTest() : PoolMoveTest(GetParam()) {}
@@ -1195,6 +1289,7 @@ TEST_P(PoolMoveOfEitherTest, ANodeIsDrainedWhileClientsWork) {
   other.scope.spawn(increment(other, 200));
   ASSERT_TRUE(run_until([&] { return client.scope.running() + other.scope.running() == 0; }));
   ASSERT_TRUE(run_until([&] { return drained(client) && drained(other); }));
+  EXPECT_TRUE(drained(client.told) && drained(other.told)) << "it is told of";
   run(client, expect_all(client, 0, 300, "w"));
   run(other, expect_all(other, 600, 900, "w"));
   EXPECT_EQ(count(client).value(), 601u);
@@ -1203,6 +1298,10 @@ TEST_P(PoolMoveOfEitherTest, ANodeIsDrainedWhileClientsWork) {
   EXPECT_GT(client.pool->counters().index.get(&index::Marks::moved_away) +
                 other.pool->counters().index.get(&index::Marks::moved_away),
             100u);
+  const auto lines = [&](const char* what) { return lines_with(client.log, what) + lines_with(other.log, what); };
+  EXPECT_GT(lines(" keys away from memory node mn-0 in move 1"), 0);
+  EXPECT_EQ(lines("moved 0 keys"), 0);
+  EXPECT_EQ(lines("is not finished"), 0);
 
   publish(drain(3));
   ASSERT_TRUE(run_until([&] { return client.pool->state().epoch == 3; }));

@@ -36,6 +36,15 @@ struct Marks {
   std::uint64_t explorations = 0;
   std::uint64_t displaced = 0;
   std::uint64_t multi_word_locks = 0;
+  std::uint64_t make_ups = 0;
+  std::uint64_t seeds_learned = 0;
+  std::uint64_t locators_read = 0;
+  std::uint64_t stale_answers = 0;
+  std::uint64_t long_blocks = 0;
+  std::uint64_t room_waits = 0;
+  std::uint64_t lines_taken = 0;
+  std::uint64_t reconnections = 0;
+  std::uint64_t asked_again = 0;
   friend bool operator==(const Marks&, const Marks&) = default;
 };
 
@@ -70,9 +79,49 @@ inline constexpr auto kMarks = std::to_array<base::Count<Marks>>({
     {&Marks::displaced, "displaced", "Entries moved to make room.", "rcuckoo"},
     {&Marks::multi_word_locks, "multi_word_locks", "Operations whose locks needed more than one masked CAS.",
      "rcuckoo"},
+    {&Marks::make_ups, "make_up_gets", "Lookups that needed a second request: the seed was old, or keys in overflow.",
+     "outback"},
+    {&Marks::seeds_learned, "seeds_learned", "Seeds of buckets that replies brought.", "outback"},
+    {&Marks::locators_read, "locators_read", "Locators read from memory nodes.", "outback"},
+    {&Marks::stale_answers, "stale_answers", "Requests refused because the client had an old locator.", "outback"},
+    {&Marks::long_blocks, "long_blocks_read", "Keys and values that no reply had room for, and that were read.",
+     "outback"},
+    {&Marks::room_waits, "room_waits", "Changes that waited until an era freed room.", "outback"},
+    {&Marks::lines_taken, "lines_taken", "Times that a client got its request lines.", "outback"},
+    {&Marks::reconnections, "reconnections", "Tables that went on with another session.", "outback"},
+    {&Marks::asked_again, "changes_asked_again", "Changes asked again because their answer was lost.", "outback"},
 });
 // A counter that the table lacks is never summed or shown.
 static_assert(sizeof(Marks) == kMarks.size() * sizeof(std::uint64_t));
+
+// What a memory node counts where it executes the operations itself (NodeSide): see kNodeGauges and kNodeCounts.
+struct NodeMarks {
+  std::uint64_t overflow_keys = 0;
+  std::uint64_t locator_bytes = 0;
+  std::uint64_t make_ups = 0;
+  std::uint64_t reseeds = 0;
+  std::uint64_t pulled = 0;
+  std::uint64_t moved_blocks = 0;
+  std::uint64_t in_place = 0;
+  std::uint64_t held_calls = 0;
+  friend bool operator==(const NodeMarks&, const NodeMarks&) = default;
+};
+
+inline constexpr auto kNodeGauges = std::to_array<base::Count<NodeMarks>>({
+    {&NodeMarks::overflow_keys, "overflow_keys", "Keys that lie in no slot, but in the overflow list of their bucket.",
+     "outback"},
+    {&NodeMarks::locator_bytes, "locator_bytes", "Size of the locator that clients find keys with.", "outback"},
+});
+inline constexpr auto kNodeCounts = std::to_array<base::Count<NodeMarks>>({
+    {&NodeMarks::make_ups, "make_up_gets", "Second requests of lookups that were answered.", "outback"},
+    {&NodeMarks::reseeds, "reseeds", "Buckets that got another seed, so that a key has a slot.", "outback"},
+    {&NodeMarks::pulled, "keys_pulled", "Keys taken out of overflow into a slot that came free.", "outback"},
+    {&NodeMarks::moved_blocks, "blocks_moved", "Blocks moved out of pages that are almost empty.", "outback"},
+    {&NodeMarks::in_place, "updates_in_place", "Updates that needed no other block.", "outback"},
+    {&NodeMarks::held_calls, "calls_held", "Requests left to the thread that was at work in their part of the table.",
+     "outback"},
+});
+static_assert(sizeof(NodeMarks) == (kNodeGauges.size() + kNodeCounts.size()) * sizeof(std::uint64_t));
 
 inline void operator+=(Marks& sum, const Marks& more) { base::add_counts(kMarks, sum, more); }
 

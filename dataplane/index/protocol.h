@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "fabric/fabric.h"
 #include "fabric/service.h"
+#include "index/counts.h"
 #include "index/image.h"
 #include "index/table.h"
 #include "layout/geometry.h"
@@ -57,6 +58,7 @@ class NodeSide {
     std::uint64_t keys = 0;
     std::uint64_t bytes = 0;  // of keys and values
     std::uint64_t live = 0;   // of the heap: what keys and values take, with all that belongs to them
+    NodeMarks marks = {};
   };
   // Returns what is in the memory now. Any thread.
   virtual Numbers numbers() const = 0;

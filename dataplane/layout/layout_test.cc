@@ -320,7 +320,9 @@ TEST(Geometry, OfARaceTable) {
   };
   EXPECT_NE(spoiled([](auto& o) { o.entries_per_row = 20; }).find("21 in a group"), std::string::npos);
   EXPECT_NE(spoiled([](auto& o) { o.entry_bytes = 16; }).find("8 bytes"), std::string::npos);
-  const auto of_no_protocol = [](auto& o) { base::store(reinterpret_cast<std::byte*>(&o.protocol), std::uint64_t{2}); };
+  const auto of_no_protocol = [](auto& o) {
+    base::store(reinterpret_cast<std::byte*>(&o.protocol), std::uint64_t{kShapeCount});
+  };
   EXPECT_NE(spoiled(of_no_protocol).find("index protocol"), std::string::npos);
   EXPECT_NE(spoiled([](auto& o) { o.rows = 1ull << 32; }).find("rows"), std::string::npos);
   EXPECT_NE(spoiled([](auto& o) { o.protocol = Protocol::rcuckoo; }), "");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For any bytes of a memory: its account ends, reads nothing outside of it, and adds up. A memory node that takes it up
 // leaves nothing half done, keeps every key if nothing was damaged, and frees nothing of which it knows too little. The
-// input chooses a good image, of RCuckoo or of a moment in the life of RACE tables, and edits it. It may make checksums
+// input chooses a good image, of RCuckoo, of a moment in the life of RACE tables or of Outback, and edits it. It may make checksums
 // right again, because otherwise no edit would get past them.
 #include <algorithm>
 #include <array>
@@ -19,6 +19,7 @@
 #include "node/audit.h"
 #include "node/image_test.h"
 #include "node/memory_node.h"
+#include "node/outback_images_test.h"
 #include "node/race_images_test.h"
 
 namespace {
@@ -33,6 +34,7 @@ struct Start {
   std::vector<std::byte> bytes;
   std::vector<std::uint64_t> slots;  // of RACE, that are taken: offsets in the tables
   bool race() const { return record.geometry.protocol == layout::Protocol::race; }
+  bool outback() const { return record.geometry.protocol == layout::Protocol::outback; }
 };
 
 std::vector<Start> make_starts() {
@@ -54,6 +56,11 @@ std::vector<Start> make_starts() {
       const auto word = base::load<std::uint64_t>(&start.bytes[tables.offset + at]);
       if (at % node::RaceLife::kBucketBytes != 0 && word != 0) start.slots.push_back(at);
     }
+    starts.push_back(std::move(start));
+  }
+  for (std::vector<std::byte>& bytes : node::outback_images()) {
+    Start start{.request = node::kOutbackImage, .pool = node::RaceLife::kPool, .bytes = std::move(bytes)};
+    start.record = layout::read_private_page(base::Bytes(start.bytes).last(layout::kPage)).record.value();
     starts.push_back(std::move(start));
   }
   return starts;
@@ -80,7 +87,7 @@ class Editor {
         all_[where % all_.size()] ^= std::byte{1} << (value % 8);
         return;
       case kSealRow:
-        return start_.race() ? void() : seal_row(where % g_.rows);
+        return start_.race() || start_.outback() ? void() : seal_row(where % g_.rows);
       case kSealClaim:
         return slot(where).seal_claim();
       case kSealPlan:
@@ -93,6 +100,7 @@ class Editor {
       }
       case kHeader: {
         const std::array<std::uint64_t, 4> header{value % 3, where % 64, value / 3 % 16, 0};
+        if (start_.outback()) return;
         std::memcpy(&region(layout::kHeap)[where % g_.segments * g_.segment_bytes], header.data(), sizeof header);
         return;
       }
@@ -103,6 +111,11 @@ class Editor {
         return directory_word(where, value);
       case kOtherMoment:
         return other_moment(where, value);
+      case kOutbackWord:
+      case kOutbackBlock:
+        return start_.outback()
+                   ? node::edit_outback(region(layout::kHeap), what % kEdits == kOutbackBlock, where, value)
+                   : void();
       default:
         if (!start_.race() || start_.slots.empty()) return;
         if (what % kEdits == kSlot) return race_slot(where, value);
@@ -124,6 +137,9 @@ class Editor {
     kLease,
     kDirectory,
     kOtherMoment,
+    // Of Outback.
+    kOutbackWord,
+    kOutbackBlock,
     // Of RACE.
     kSlot,
     kBucket,
@@ -164,7 +180,8 @@ class Editor {
   // Copies words of another moment of the same life, which some clients have seen and others have not.
   void other_moment(std::uint64_t where, std::uint64_t value) const {
     if (!start_.race()) return;
-    const std::vector<std::byte>& other = starts()[1 + value % (starts().size() - 1)].bytes;
+    static const auto moments = static_cast<std::uint64_t>(std::ranges::count_if(starts(), &Start::race));
+    const std::vector<std::byte>& other = starts()[1 + value % moments].bytes;  // behind the image of RCuckoo
     const std::uint64_t kind = value >> 8 & 3, rest = value >> 16;
     layout::Span span{.offset = where % (all_.size() / 8) * 8, .bytes = 8};
     const layout::Span& tables = g_.at(layout::kTable);

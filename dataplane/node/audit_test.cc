@@ -49,6 +49,13 @@ Audit audit_of(TestImage& image) {
   EXPECT_TRUE(memory.ok()) << memory.status().message();
   const auto& uses = memory->audit.bytes_of_use;
   EXPECT_EQ(std::accumulate(uses.begin(), uses.end(), std::uint64_t{0}), image.bytes().size());
+  for (const Finding& finding : memory->audit.findings) {  // which one it is
+    const bool of_slot = finding.region == "operation slots" && finding.wrong != Wrong::counters_off;
+    EXPECT_EQ(finding.operation_slot.has_value(), of_slot || finding.wrong == Wrong::row_half_written) << finding.what;
+    EXPECT_EQ(finding.lock_word.has_value(), finding.region == "lock words") << finding.what;
+    EXPECT_EQ(finding.row.has_value(), finding.region == "tables") << finding.what;
+    EXPECT_EQ(finding.segment.has_value(), finding.region == "heap") << finding.what;
+  }
   return std::move(memory->audit);
 }
 
@@ -63,7 +70,9 @@ std::string text(const Audit& audit) {
 TEST(Audit, AccountsForEveryByteOfASoundMemory) {
   TestImage image;
   std::map<std::string, std::string> keys;
-  const Auditing how{.visit = [&](const index::Sighting& at) { keys[std::string(at.key)] = at.value; }};
+  std::map<std::uint64_t, std::uint64_t> owners;
+  const Auditing how{.visit = [&](const index::Sighting& at) { keys[std::string(at.key)] = at.value; },
+                     .segment = [&](const FoundSegment& found, const Audit&) { owners[found.first] = found.owner; }};
   const auto memory = audit_memory(image.bytes(), how);
   ASSERT_TRUE(memory.ok());
   const Audit& audit = memory->audit;
@@ -80,6 +89,8 @@ TEST(Audit, AccountsForEveryByteOfASoundMemory) {
   EXPECT_EQ(audit.bytes(Use::blocks_marked_free), (image.shape(1).blocks - 3) * image.shape(1).block_bytes);
   EXPECT_EQ(audit.segments_owned, 1 + image.header(2).run);
   EXPECT_EQ(audit.segments_orphaned, 1u);
+  EXPECT_EQ(owners.at(0), TestImage::kOwner);
+  EXPECT_EQ(owners.at(1), 0u);
   EXPECT_EQ(audit.segments_free, image.geometry().segments - 2 - image.header(2).run);
   const auto& uses = audit.bytes_of_use;
   EXPECT_EQ(std::accumulate(uses.begin(), uses.end(), std::uint64_t{0}), image.bytes().size());
@@ -208,7 +219,9 @@ TEST(Audit, FindsAndNamesEveryKindOfDamage) {
     EXPECT_GT(audit.damage(), 0u) << name;
     ASSERT_GT(audit.count(each.wrong), 0u) << name << ", found instead:\n" << text(audit);
     bool named = false;
-    if (each.wrong == Wrong::segment_header_impossible) EXPECT_EQ(audit.segments_damaged, 1u);
+    const bool set_aside = each.wrong == Wrong::segment_header_impossible || each.wrong == Wrong::entry_to_no_block;
+    EXPECT_EQ(audit.segments_damaged, set_aside ? 1u : 0u) << name;
+    if (each.wrong == Wrong::operation_quarantined) EXPECT_EQ(audit.count(Wrong::row_half_written), 0u);
     if (each.wrong != Wrong::counters_off) EXPECT_EQ(audit.count(Wrong::counters_off), 0u) << name;
     for (const Finding& finding : audit.findings) {
       if (finding.region == "tables" && finding.wrong != Wrong::row_half_written) {
@@ -273,6 +286,8 @@ TEST(Audit, SaysWhatADeathExplains) {
     EXPECT_EQ(std::ranges::count(audit.findings, each.wrong, &Finding::wrong), 1) << kind_of(each.wrong).name;
     EXPECT_EQ(audit.barriers, each.wrong == Wrong::barrier_standing ? 1u : 0u);
     EXPECT_EQ(audit.count(Wrong::barrier_standing), audit.barriers);
+    EXPECT_EQ(audit.leases.size(), each.wrong == Wrong::lease_held ? 1u : 0u);
+    EXPECT_EQ(audit.keys_off, each.wrong == Wrong::counters_off ? 1 : 0);
     EXPECT_TRUE(kind_of(each.wrong).mended);
   }
   // RACE's kinds: index/race/table_test.cc.
@@ -449,6 +464,36 @@ TEST(Audit, SaysWhyItCannotRead) {
   EXPECT_NE(why(other, all).find("speaks of"), std::string::npos) << why(other, all);
 }
 
+// A segment whose header cannot be is told of once, whatever points into it.
+TEST(Audit, ADamagedHeaderIsOneDefect) {
+  TestImage image;
+  image.header(0).size_class = 200;
+  const Audit audit = audit_of(image);
+  EXPECT_EQ(audit.count(Wrong::segment_header_impossible), 1u);
+  EXPECT_EQ(audit.count(Wrong::entry_to_no_block), 0u);
+  EXPECT_EQ(audit.damage(), 1u) << text(audit);
+  EXPECT_FALSE(audit.table.reached.any(0, audit.table.reached.units())) << "all that entries point to was found";
+}
+
+// A header without a length has to be empty otherwise: the memory node clears all of it.
+TEST(Audit, AFreeHeaderWithSomethingInItIsDamage) {
+  TestImage image;
+  image.header(image.geometry().segments - 1).reserved[0] = 1;
+  const Audit audit = audit_of(image);
+  EXPECT_EQ(audit.count(Wrong::segment_header_impossible), 1u) << text(audit);
+  EXPECT_EQ(audit.segments_damaged, 1u);
+}
+
+// A client that waits for a lock names it as the holder does.
+TEST(Audit, AClaimOfALockThatAnotherHoldsIsNoDamage) {
+  TestImage image;
+  const auto at = image.plan(2, "new", "v");
+  image.claim(3, {at.row});
+  const Audit audit = audit_of(image);
+  EXPECT_EQ(audit.damage(), 0u) << text(audit);
+  EXPECT_EQ(audit.count(Wrong::operation_half_done), 2u);
+}
+
 // Its claim was cut short, or the words are of another operation.
 TEST(Audit, LocksThatNobodyClaimsNeedNotBeThere) {
   TestImage image;
@@ -466,8 +511,9 @@ TEST(Audit, LocksThatNobodyClaimsNeedNotBeThere) {
 TEST(Audit, SaysHowFarItIs) {
   TestImage image;
   std::uint64_t last = 0;
-  int calls = 0, of_the_heap = 0;
+  int calls = 0, of_the_table = 0, of_the_heap = 0;
   const std::uint64_t heap = image.geometry().at(layout::kHeap).offset;
+  const std::uint64_t table = image.geometry().at(layout::kTable).offset;
   const auto memory = audit_memory(image.bytes(), {.progress = [&](std::uint64_t done, std::uint64_t of) {
                                      EXPECT_EQ(of, image.bytes().size());
                                      EXPECT_GE(done, last);
@@ -475,9 +521,11 @@ TEST(Audit, SaysHowFarItIs) {
                                      last = done;
                                      ++calls;
                                      of_the_heap += done == heap ? 1 : 0;
+                                     of_the_table += done == table ? 1 : 0;
                                    }});
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(last, image.bytes().size());
+  EXPECT_GT(of_the_table, 0);
   EXPECT_GT(of_the_heap, 0);
   EXPECT_LT(static_cast<std::uint64_t>(calls), image.geometry().segments);
 }
@@ -503,9 +551,52 @@ TEST(Audit, KeepsSomeFindingsOfSlotsAndLocks) {
   const Audit audit = audit_regions(g, memory, {}, {});
   EXPECT_EQ(audit.count(Wrong::operation_half_done), slots);
   EXPECT_EQ(audit.count(Wrong::lock_without_holder), locks);
+  EXPECT_EQ(audit.lock_bits, locks);
   for (const Wrong wrong : {Wrong::operation_half_done, Wrong::lock_without_holder}) {
     EXPECT_EQ(std::ranges::count(audit.findings, wrong, &Finding::wrong), Audit::kMostFindings) << kind_of(wrong).name;
   }
+}
+
+TEST(Audit, KeepsSomeFindingsOfRowsThatAreStillToBeWritten) {
+  layout::GeometryRequest request = TestImage::kGeometry;
+  request.max_sessions = 64;
+  request.table_percent = 20;
+  TestImage image(request);
+  std::set<std::uint64_t> taken;
+  std::uint64_t planned = 0;
+  for (int i = 0; planned <= Audit::kMostFindings; ++i) {
+    const std::string key = "new" + std::to_string(i);
+    const auto rows = rcuckoo::locate(image.hash(key), image.geometry().rows);
+    if (taken.contains(rows.first) || taken.contains(rows.second)) continue;
+    taken.insert({rows.first, rows.second});
+    image.plan(++planned, key, "v");
+  }
+  const Audit audit = audit_of(image);
+  EXPECT_EQ(audit.count(Wrong::row_half_written), planned);
+  EXPECT_EQ(std::ranges::count(audit.findings, Wrong::row_half_written, &Finding::wrong), Audit::kMostFindings);
+}
+
+TEST(Audit, KeepsSomeFindingsOfSegments) {
+  layout::GeometryRequest request = TestImage::kGeometry;
+  request.memory_bytes = 64 << 20;
+  const layout::Geometry g = layout::plan_geometry(request).value();
+  ASSERT_GT(g.segments, Audit::kMostFindings + 2);
+  std::vector<std::byte> memory(g.memory_bytes);
+  for (std::uint64_t i = 0; i < g.segments; ++i) {
+    const layout::SegmentHeader lost{.size_class = 3, .run = 1}, damaged{.owner = 5, .size_class = 200, .run = 1};
+    base::store(memory.data() + g.at(layout::kHeap).offset + i * g.segment_bytes, i < 2 ? lost : damaged);
+  }
+  const Audit audit = audit_regions(g, memory, {}, {});
+  const std::uint64_t blocks = layout::segment_shape(3, g.segment_bytes).blocks;
+  ASSERT_GT(blocks, Audit::kMostFindings);
+  EXPECT_EQ(audit.count(Wrong::blocks_lost), 2 * blocks);
+  EXPECT_EQ(std::ranges::count(audit.findings, Wrong::blocks_lost, &Finding::wrong), 1) << "which tells of them all";
+  EXPECT_EQ(audit.count(Wrong::segment_header_impossible), g.segments - 2);
+  EXPECT_GT(g.private_page(), g.at(layout::kHeap).offset + g.at(layout::kHeap).bytes);
+  const auto& uses = audit.bytes_of_use;
+  EXPECT_EQ(std::accumulate(uses.begin(), uses.end(), std::uint64_t{0}), g.memory_bytes);
+  EXPECT_EQ(std::ranges::count(audit.findings, Wrong::segment_header_impossible, &Finding::wrong),
+            Audit::kMostFindings);
 }
 
 TEST(Audit, KeepsSomeFindingsOfEachKindAndCountsAll) {

@@ -99,7 +99,13 @@ MemoryNode::Stats MemoryNode::take_stock() const {
     stats.segments_by_class.push_back({run ? 0 : layout::block_bytes(size_class), counts});
   }
   stats.heap_bytes = geometry_.at(layout::kHeap).bytes;
-  stats.heap_live = executor_->side ? executor_->side->numbers().live : segments_.used(keys_, bytes_);
+  if (executor_->side) {
+    const index::NodeSide::Numbers numbers = executor_->side->numbers();
+    stats.heap_live = numbers.live;
+    stats.index = numbers.marks;
+  } else {
+    stats.heap_live = segments_.used(keys_, bytes_);
+  }
   stats.serving = serving_;
   stats.locks_in_device = locks_in_device_;
   stats.lives = record_.lives;

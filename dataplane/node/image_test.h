@@ -39,8 +39,7 @@ class TestImage {
                                                      .max_sessions = 4,
                                                      .slots_per_session = 2};
 
-  TestImage() {
-    layout::GeometryRequest request = kGeometry;
+  explicit TestImage(layout::GeometryRequest request = kGeometry) {
     while (!layout::plan_geometry(request).ok()) request.memory_bytes += layout::kPage;
     record_ = {.incarnation = 77,
                .pool = layout::pool_tag(kPool),

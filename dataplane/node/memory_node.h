@@ -142,6 +142,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t defects = 0;           // found when this one took the memory up
     std::uint64_t quarantined_rows = 0;  // that no crash explains: locked until a person looks at them
     base::Nanos verification = 0;        // how long looking for them took
+    index::NodeMarks index;              // where the memory node executes the operations itself
   };
   Stats stats() const;
 

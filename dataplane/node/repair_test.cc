@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -183,6 +184,10 @@ TEST(Repair, AnOperationThatWroteRowsIsFinished) {
   const std::uint64_t index = world.write(dead, {kFirst, kThird, kSame});
   world.lock(kFirst.offset) |= 0b1000;  // somebody else's
   world.end(dead);
+  EXPECT_EQ(std::ranges::count_if(
+                world.log,
+                [](const std::string& line) { return line.find("left an operation half done") != std::string::npos; }),
+            1);
   ASSERT_TRUE(world.repair(living, {index}).ok());
   EXPECT_THAT(living.rows.numbers, ElementsAre(1u));
   EXPECT_EQ(world.words(index).holder, 0u);

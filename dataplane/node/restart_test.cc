@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "heap/heap.h"
@@ -13,6 +14,7 @@
 #include "layout/segment.h"
 #include "layout/superblock.h"
 #include "map/shard_map.h"
+#include "node/image_test.h"
 #include "node/world_test.h"
 
 namespace farpool::node {
@@ -266,6 +268,18 @@ TEST(Restart, WhatCannotBeTakenUpIsLeftAsItIs) {
          world.options.geometry.max_sessions = 2;
        },
        Code::invalid_argument},
+      {"with other flags: --protocol was rcuckoo and is race; give",
+       [](TestWorld& world) { world.options.geometry.protocol = layout::Protocol::race; }, Code::invalid_argument},
+      {"with other flags: --rows-per-lock was ", [](TestWorld& world) { world.options.geometry.rows_per_lock = 2; },
+       Code::invalid_argument},
+      {"with other flags: none that can be named",
+       [](TestWorld& world) {
+         layout::PrivateRecord record = world.record();
+         --record.geometry.segments;
+         record.geometry.region[layout::kHeap].bytes -= record.geometry.segment_bytes;
+         layout::write_private_page(world.memory.span().last(layout::kPage), record);
+       },
+       Code::invalid_argument},
       {"private page",
        [](TestWorld& world) {
          world.memory.span().last(layout::kPage)[40] ^= std::byte{1};
@@ -309,6 +323,10 @@ TEST(Restart, WhatIsTakenUpKeepsItsTables) {
   world.begin_life();
   EXPECT_EQ(world.node->stats().lives, 2u);
   EXPECT_EQ(directory(), before);
+  world.kill();
+  world.options.geometry.tables = 8;
+  const base::Status other = world.try_begin_life();
+  EXPECT_NE(other.message().find("with other flags: --tables was 4 and is 8;"), std::string::npos) << other.message();
 }
 
 // Scans pass over rows whose mark is zero: a mark is cleared only if its rows are certain to be empty.
@@ -358,6 +376,151 @@ TEST(Restart, CountersThatDoNotAddUpAreSetRight) {
         std::ranges::any_of(world.log, [](const std::string& line) { return line.find("set right") != line.npos; }),
         keys != 0);
     if (keys == 0) EXPECT_EQ(world.slot(0).keys, 3u);
+  }
+}
+
+// A slot in quarantine keeps its counters: the correction goes into one that nobody holds.
+TEST(Restart, CountersAreSetRightInASlotThatNobodyHolds) {
+  TestWorld world;
+  world.kill();
+  const layout::Span slots = layout::plan_geometry([&] {
+                               layout::GeometryRequest request = world.options.geometry;
+                               request.memory_bytes = world.memory.span().size();
+                               return request;
+                             }())
+                                 ->at(layout::kSlots);
+  std::byte* const first = world.memory.span().data() + slots.offset;
+  base::store(first, layout::OperationSlot{.keys = 7, .done = layout::OperationSlot::kQuarantined, .holder = 5});
+  world.begin_life();
+  EXPECT_EQ(world.slot(0).keys, 7u);
+  EXPECT_EQ(world.slot(0).holder, 5u);
+  EXPECT_EQ(world.slot(1).keys, static_cast<std::uint64_t>(-7));
+  EXPECT_EQ(world.node->stats().keys, 0u);
+  // Here it is of a session place that nobody had before.
+  world.kill();
+  for (std::uint64_t i = 1; i < 4; ++i) {
+    base::store(first + i * sizeof(layout::OperationSlot),
+                layout::OperationSlot{.keys = 7, .done = layout::OperationSlot::kQuarantined, .holder = 5});
+  }
+  world.begin_life();
+  EXPECT_EQ(world.slot(4).keys, static_cast<std::uint64_t>(-28));
+  EXPECT_EQ(world.node->stats().keys, 0u);
+}
+
+TEST(Restart, SaysWhatItHasRepaired) {
+  TestWorld world;
+  const std::uint64_t slots = world.geometry().at(layout::kSlots).offset;
+  EXPECT_EQ(world.node->stats().repaired, 0u);
+  world.kill();
+  base::store(world.memory.span().data() + slots, layout::OperationSlot{.holder = 5});
+  world.begin_life();
+  EXPECT_EQ(world.node->stats().repaired, 1u);
+  EXPECT_TRUE(std::ranges::any_of(world.log, [](const std::string& line) {
+    return line.find("found 1 operations half done") != std::string::npos;
+  }));
+  world.log.clear();
+  world.kill();
+  world.begin_life();
+  EXPECT_EQ(world.node->stats().repaired, 0u);
+}
+
+// Clients repair the slots of all session places that were ever admitted: a life that forgets some leaves their locks
+// for ever.
+TEST(Restart, ThePlacesOfEarlierSessionsAreKnown) {
+  TestWorld world;
+  const std::uint64_t index = 2 * world.geometry().slots_per_session + 1;
+  std::byte* const slot =
+      world.memory.span().data() + world.geometry().at(layout::kSlots).offset + index * sizeof(layout::OperationSlot);
+  world.kill();
+  base::store(slot, layout::OperationSlot{.sequence = 9});
+  world.begin_life();
+  world.node->stand_alone();
+  auto session = world.open(world.client());
+  world.run(session->tick_now(world.network.now() + kSecond));
+  EXPECT_EQ(session->places(), 3u);
+  world.close(std::move(session));
+}
+
+TEST(Restart, SaysHowFarTheStartHasCome) {
+  TestWorld world;
+  struct Call {
+    std::string step;
+    std::uint64_t done;
+  };
+  std::vector<Call> calls;
+  Nanos each_takes = 0;
+  world.options.progress = [&](std::string_view step, std::uint64_t done, std::uint64_t of) {
+    EXPECT_LE(done, of);
+    calls.push_back({std::string(step), done});
+    if (each_takes != 0) world.pass(each_takes);
+  };
+  const auto lines = [&world] {
+    return std::ranges::count_if(world.log, [](const std::string& line) {
+      return line.find("looks through the memory that it found: ") != std::string::npos;
+    });
+  };
+  world.kill();
+  world.memory = std::move(*Memory::anonymous(world.memory.span().size()));
+  world.begin_life();
+  ASSERT_FALSE(calls.empty());
+  EXPECT_EQ(calls.front().done, 0u);
+  for (const Call& call : calls) EXPECT_EQ(call.step, "formats its table");
+  calls.clear();
+  world.kill();
+  world.begin_life();
+  const auto looks = [&calls] {
+    return std::ranges::count(calls, "looks through the memory that it found", &Call::step);
+  };
+  EXPECT_GT(looks(), 0);
+  EXPECT_EQ(lines(), 0) << "it took no time";
+  calls.clear();
+  each_takes = 3 * kSecond;
+  world.kill();
+  world.begin_life();
+  EXPECT_EQ(lines(), looks() / 2) << "a line every five seconds";
+  EXPECT_GE(world.node->stats().verification, looks() * each_takes);
+}
+
+// A defect is worth a line, up to a number of them. What a death explains is not.
+TEST(Restart, TheFirstDefectsAreToldOf) {
+  TestWorld world(1, 16 << 20);
+  const layout::Geometry geometry = world.geometry();
+  world.kill();
+  ASSERT_GE(geometry.segments, 26u);
+  for (std::uint64_t i = 0; i < 26; ++i) {
+    const layout::SegmentHeader damaged{.owner = 5, .size_class = 200, .run = 1}, lost{.size_class = 3, .run = 1};
+    base::store(world.memory.span().data() + geometry.at(layout::kHeap).offset + i * geometry.segment_bytes,
+                i == 0 ? lost : damaged);
+  }
+  world.begin_life();
+  EXPECT_EQ(world.node->stats().defects, 25u);
+  const auto lines = [&world](const char* what) {
+    return std::ranges::count_if(world.log,
+                                 [what](const std::string& line) { return line.find(what) != std::string::npos; });
+  };
+  EXPECT_EQ(lines("cannot be"), 20);
+  EXPECT_EQ(lines("neither in use nor marked free"), 0);
+  EXPECT_EQ(lines("25 defects"), 1);
+}
+
+// Scans pass over rows whose mark is zero.
+TEST(Restart, MarksOfRowsWithKeysAreSet) {
+  TestImage image;
+  TestWorld world;
+  world.kill();
+  world.options.geometry = TestImage::kGeometry;
+  world.memory = std::move(*Memory::anonymous(image.bytes().size()));
+  std::ranges::copy(image.bytes(), world.memory.span().begin());
+  world.begin_life();
+  EXPECT_EQ(world.node->stats().defects, 0u);
+  EXPECT_EQ(world.node->stats().keys, 27u);
+  const layout::Geometry& geometry = world.geometry();
+  for (const char* key : {"small0", "large0", "huge"}) {
+    const std::uint64_t mark = geometry.mark_of(image.place(key).row);
+    EXPECT_NE(base::load<std::uint64_t>(world.memory.span().data() + geometry.at(layout::kTable).offset +
+                                        geometry.mark_offset(mark)),
+              0u)
+        << key;
   }
 }
 
@@ -446,6 +609,23 @@ TEST(Restart, LocksInTheNicAreThisLifesAlone) {
   auto map = map_with(*world.node, 99);
   map.mutable_nodes(0)->mutable_lock_region()->set_placement(v1alpha1::LockRegion::PLACEMENT_HOST_MEMORY);
   EXPECT_EQ(world.node->publish(map, world.record().pool_secret).verdict, Verdict::invalid);
+}
+
+// A NIC's memory is asked for only where it is wanted, and where there are locks.
+TEST(Restart, LocksLieInTheNicOnlyIfTheyShallAndThereAreSome) {
+  TestWorld world;
+  world.wire.set_device_bytes(1 << 16);
+  world.kill();
+  world.options.locks = LockPlacement::host;
+  world.begin_life();
+  EXPECT_FALSE(world.node->stats().locks_in_device);
+  world.kill();
+  world.wire.set_device_bytes(0);
+  world.memory = std::move(*Memory::anonymous(world.memory.span().size()));
+  world.options.geometry.protocol = layout::Protocol::race;
+  world.options.locks = LockPlacement::device_required;
+  world.begin_life();
+  EXPECT_FALSE(world.node->stats().locks_in_device);
 }
 
 TEST(Restart, ANicThatIsTooSmallIsToldOfOrRefused) {

@@ -246,6 +246,181 @@ TEST(SegmentLedger, NoStretchIsClearedForARunThatWouldStillBeRefused) {
   EXPECT_EQ(ledger.choose_stretch(2, 2, kSegmentBytes, free_blocks), std::nullopt);
 }
 
+// Sets up what an earlier life left: a segment or run of a class at each of these places.
+void restore(SegmentLedger& ledger, std::uint64_t size_class, std::uint64_t count,
+             std::initializer_list<std::uint64_t> firsts) {
+  for (const std::uint64_t first : firsts) ledger.restore_orphan(first, count, size_class);
+}
+
+TEST(SegmentLedger, ASingleComesFromTheSmallestHoleWhereverThatLies) {
+  SegmentLedger ledger(16);
+  restore(ledger, kClass, 1, {0, 4, 7, 12});  // the holes have 3, 2, 4 and 3 segments
+  for (const std::uint64_t first : {5u, 6u, 1u, 2u, 3u, 13u, 14u, 15u, 8u})
+    EXPECT_EQ(ledger.grant(1, kClass, 7), first);
+  EXPECT_EQ(ledger.grant(0, kRun, 7), std::nullopt);
+  EXPECT_EQ(ledger.grant(17, kRun, 7), std::nullopt);
+}
+
+TEST(SegmentLedger, AShorterRunLiesBeforeOrBehindAStretchThatIsCleared) {
+  SegmentLedger ledger(12);
+  const auto nothing = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
+  restore(ledger, kClass, 1, {0, 1, 9, 10, 11});
+  ledger.clear({.first = 4, .count = 3}, kSegmentBytes, nothing);
+  EXPECT_EQ(ledger.grant(2, kRun, 7), 7u);
+  EXPECT_EQ(ledger.grant(2, kRun, 7), 2u);
+  EXPECT_EQ(ledger.grant(2, kRun, 7), std::nullopt);
+  EXPECT_EQ(ledger.cleared().count, 3u);
+  EXPECT_EQ(ledger.grant(2, kRun, 7, true), 5u);
+  EXPECT_EQ(ledger.cleared().count, 0u);
+}
+
+// A run that is as long stays where it is, so the count of further runs begins and ends there.
+TEST(SegmentLedger, ARunLiesWhereTheMostOthersHaveRoomBesideIt) {
+  SegmentLedger before(14);
+  restore(before, kRun, 4, {0});
+  restore(before, kClass, 1, {4, 9, 10});
+  restore(before, kRun, 3, {11});
+  EXPECT_EQ(before.grant(3, kRun, 7), 5u) << "another has room behind it, and none before it";
+  SegmentLedger behind(15);
+  restore(behind, kRun, 4, {0});
+  restore(behind, kClass, 1, {4, 10, 11});
+  restore(behind, kRun, 3, {12});
+  EXPECT_EQ(behind.grant(3, kRun, 7), 7u) << "another has room before it, with a segment that can move";
+  SegmentLedger narrow(12);
+  restore(narrow, kClass, 1, {0, 1, 2, 3, 7, 8, 9, 10, 11});
+  EXPECT_EQ(narrow.grant(3, kRun, 7), 4u) << "there is no other place";
+}
+
+TEST(SegmentLedger, EachSegmentOfTheDeadIsHandedOverOnce) {
+  SegmentLedger ledger(6);
+  for (std::uint64_t i = 0; i < 2; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  ASSERT_EQ(ledger.grant(1, 2, 7), 2u);
+  ASSERT_EQ(ledger.grant(2, kRun, 7), 4u);
+  restore(ledger, kClass, 1, {3});
+  ledger.doubt();
+  EXPECT_EQ(ledger.bury(7), 5u);
+  EXPECT_EQ(ledger.left_by(7), 5u);
+  EXPECT_EQ(ledger.left_by(0), 0u) << "an orphan was left by no session that has ended";
+  EXPECT_EQ(ledger.adopt(kClass, 8, [](std::uint64_t first) { return first == 0; }),
+            (SegmentLedger::Adopted{.first = 0, .doubted = true}));
+  EXPECT_EQ(ledger.left_by(7), 4u);
+  EXPECT_EQ(ledger.adopt(2, 8, kRoom), (SegmentLedger::Adopted{.first = 2, .doubted = true}));
+  EXPECT_EQ(ledger.adopt(2, 8, kRoom), std::nullopt);
+  // One of the class and length that a client wants comes first, then any.
+  const auto run = ledger.inherit(kRun, 2, 8);
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->first, 4u);
+  EXPECT_EQ(run->run, 2u);
+  for (int i = 0; i < 2; ++i) {
+    const auto any = ledger.inherit(2, 1, 8);
+    ASSERT_TRUE(any.has_value());
+    EXPECT_EQ(any->size_class, kClass);
+  }
+  EXPECT_EQ(ledger.inherit(kClass, 1, 8), std::nullopt);
+  EXPECT_EQ(ledger.left_by(7), 0u);
+  EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.free = 0, .owned = 6}));
+}
+
+// The client that died may have unlinked blocks in a segment that a living one gives up later. The dead have not left it.
+TEST(SegmentLedger, ASegmentFromBeforeADeathIsTheDeadsWhenItIsGivenUp) {
+  SegmentLedger ledger(4);
+  for (std::uint64_t i = 0; i < 3; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  ledger.doubt();
+  EXPECT_EQ(ledger.deaths(), 1u);
+  ASSERT_EQ(ledger.grant(1, 2, 7), 3u);
+  ASSERT_TRUE(ledger.orphan(0, 1, 7));
+  ASSERT_TRUE(ledger.orphan(3, 1, 7));
+  EXPECT_EQ(ledger.counts(), (SegmentLedger::Counts{.owned = 2, .orphaned = 1, .dead = 1}));
+  EXPECT_EQ(ledger.bury(7), 2u);
+  EXPECT_EQ(ledger.left_by(7), 2u);
+  auto by_class = ledger.counts_by_class();
+  EXPECT_EQ(by_class[kClass], (SegmentLedger::Counts{.dead = 3}));
+  EXPECT_EQ(by_class[2], (SegmentLedger::Counts{.orphaned = 1}));
+  EXPECT_EQ(ledger.inherit(kClass, 1, 8)->first, 0u);
+  EXPECT_EQ(ledger.left_by(7), 2u) << "it was given up before its owner ended";
+  EXPECT_EQ(ledger.counts_by_class()[kClass], (SegmentLedger::Counts{.owned = 1, .dead = 2}));
+}
+
+TEST(SegmentLedger, TheEmptiestOrphanOfAnotherClassIsHandedOver) {
+  SegmentLedger ledger(10);
+  restore(ledger, 2, 1, {0});
+  restore(ledger, kClass, 1, {1, 2, 5});
+  restore(ledger, 5, 1, {3});
+  restore(ledger, 6, 1, {4});
+  restore(ledger, kRun, 2, {6});
+  // Segment 5 is full, and of the run and of class 6 nothing is in use.
+  const auto free_blocks = [](std::uint64_t first, std::uint64_t size_class) {
+    const std::uint64_t blocks = layout::segment_shape(size_class, kSegmentBytes).blocks;
+    return first == 0                 ? blocks / 2
+           : first == 1 || first == 2 ? blocks - 9
+           : first == 3               ? blocks / 3
+           : first == 5               ? 0
+                                      : blocks;
+  };
+  for (const std::uint64_t first : {1u, 2u, 0u, 3u}) {
+    EXPECT_EQ(ledger.adopt_sparse(6, 8, kSegmentBytes, free_blocks), first);
+  }
+  EXPECT_EQ(ledger.adopt_sparse(6, 8, kSegmentBytes, free_blocks), std::nullopt);
+}
+
+TEST(SegmentLedger, AStretchHasAllThatIsFreeOrWillBe) {
+  SegmentLedger ledger(6);
+  const auto nothing = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
+  ASSERT_EQ(ledger.grant(3, kRun, 7), 3u);
+  for (std::uint64_t i = 0; i < 3; ++i) ASSERT_EQ(ledger.grant(1, kClass, 7), i);
+  ASSERT_TRUE(ledger.give_back(3, 3, 7, 1));
+  const auto almost_full = [](std::uint64_t, std::uint64_t size_class) { return std::uint64_t{size_class != kRun}; };
+  EXPECT_EQ(ledger.choose_stretch(3, 0, kSegmentBytes, almost_full), (layout::Stretch{.first = 3, .count = 3}))
+      << "a run that rests is in nobody's way, and nothing in it is in use";
+  EXPECT_EQ(ledger.choose_stretch(0, 0, kSegmentBytes, nothing), std::nullopt);
+  SegmentLedger large(300);
+  for (const std::uint64_t first : {128u, 172u, 128u}) {
+    EXPECT_EQ(large.choose_stretch(128, 0, kSegmentBytes, nothing), (layout::Stretch{.first = first, .count = 128}))
+        << "each look goes on where the last one ended";
+  }
+  EXPECT_EQ(large.choose_stretch(129, 0, kSegmentBytes, nothing), std::nullopt) << "more than is looked at";
+}
+
+// What a stretch contains needs room outside of it, in segments of its own class or in free ones.
+TEST(SegmentLedger, NoStretchIsClearedWhoseContentsHaveNoRoomElsewhere) {
+  const auto choose = [](SegmentLedger& ledger, std::uint64_t count, std::uint64_t used) {
+    return ledger.choose_stretch(count, 0, kSegmentBytes, [used](std::uint64_t, std::uint64_t size_class) {
+      const std::uint64_t blocks = layout::segment_shape(size_class, kSegmentBytes).blocks;
+      return size_class == kRun ? 0 : blocks - std::min(used, blocks);
+    });
+  };
+  SegmentLedger full(4);
+  restore(full, kClass, 1, {0, 2});
+  EXPECT_EQ(choose(full, 2, kBlocks), (layout::Stretch{.first = 2, .count = 2})) << "1 is free for what is in 2";
+  SegmentLedger inside(2);
+  restore(inside, kClass, 1, {0});
+  EXPECT_EQ(choose(inside, 2, kBlocks), std::nullopt) << "the free segment is part of it";
+  SegmentLedger other_class(8);
+  restore(other_class, kClass, 1, {0, 2, 4});
+  restore(other_class, 5, 1, {6, 7});
+  for (const std::uint64_t first : {1u, 3u, 5u}) other_class.set_aside(first, 1);
+  EXPECT_EQ(choose(other_class, 2, 1), std::nullopt) << "there is room, but of another class";
+  // Runs need segments side by side, and leave as many free as are kept.
+  SegmentLedger room(9);
+  restore(room, kRun, 2, {1});
+  room.set_aside(4, 1);
+  room.set_aside(7, 2);
+  const auto full_runs = [](std::uint64_t, std::uint64_t) { return std::uint64_t{0}; };
+  EXPECT_EQ(room.choose_stretch(3, 1, kSegmentBytes, full_runs), (layout::Stretch{.first = 1, .count = 3}));
+  EXPECT_EQ(room.choose_stretch(3, 2, kSegmentBytes, full_runs), std::nullopt);
+  SegmentLedger no_room(4);
+  restore(no_room, kRun, 2, {1});
+  EXPECT_EQ(choose(no_room, 3, 1), std::nullopt);
+  SegmentLedger room_inside(8);
+  restore(room_inside, kRun, 2, {2});
+  for (const std::uint64_t first : {4u, 6u}) room_inside.set_aside(first, 1);
+  EXPECT_EQ(choose(room_inside, 4, 1), std::nullopt);
+  SegmentLedger outside(6);
+  restore(outside, kRun, 2, {0});
+  restore(outside, kClass, 1, {2, 3, 4});
+  EXPECT_EQ(choose(outside, 3, 1), (layout::Stretch{.first = 3, .count = 3})) << "the run need not move";
+}
+
 // This holds while stretches are being cleared and clients die, too.
 TEST(SegmentLedger, RandomHistoriesLoseAndShareNoSegment) {
   std::uint64_t stretches = 0, granted_in_one = 0, adopted = 0, deaths = 0, inherited = 0;

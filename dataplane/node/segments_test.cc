@@ -25,9 +25,9 @@ constexpr base::Nanos kLease = base::kSecond;
 constexpr Segments::Moment kEarly{.now = 0, .era = 5, .safe_era = 4}, kLate{.now = 0, .era = 9, .safe_era = 8};
 
 struct Heap {
-  Heap() : memory(std::move(*Memory::anonymous(4 << 20))) {
+  explicit Heap(std::uint64_t bytes = 4 << 20) : memory(std::move(*Memory::anonymous(bytes))) {
     layout::GeometryRequest request;
-    request.memory_bytes = 4 << 20;
+    request.memory_bytes = bytes;
     request.table_percent = 5;
     request.max_sessions = 4;
     request.slots_per_session = 4;
@@ -144,6 +144,7 @@ TEST(Segments, SegmentsOfTheDeadAndSparseOrphansAreBequeathed) {
   EXPECT_EQ(emptier.status, 0u);
   EXPECT_EQ(emptier.first, sparse);
   EXPECT_EQ(emptier.run, 1 | layout::AdoptSegmentReply::kOrphan);
+  EXPECT_EQ(heap.header(sparse).owner, 8u);
   EXPECT_EQ(heap.segments->bequeath(kOther, {.size_class = 3, .run = 1}).status, 1u) << "nobody has died";
   EXPECT_EQ(heap.segments->ledger().bury(kOne.session), 1u);
   const auto left = heap.segments->bequeath(kOther, {.size_class = 3, .run = 1});
@@ -169,7 +170,20 @@ TEST(Segments, AShortageIsToldForALease) {
   EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[0], .count = 1}, kEarly.era).status, 0u);
   EXPECT_EQ(heap.grant(kOne, 3, 1, {.now = 2 * kLease, .era = 5, .safe_era = 4}, true, true).status, 2u);
   EXPECT_EQ(heap.segments->pressure(3 * kLease - 1), Pressure::scarce);
-  EXPECT_EQ(heap.grant(kOne, 3, 1, kLate, true).first, taken[0]);
+  const auto again = heap.grant(kOne, 3, 1, kLate, true);
+  EXPECT_EQ(again.status, 0u);
+  EXPECT_EQ(again.first, taken[0]);
+}
+
+TEST(Segments, ASixteenthIsKeptForReplacements) {
+  Heap heap(16 << 20);
+  const std::uint64_t kept = heap.geometry.segments / 16;
+  ASSERT_GT(kept, 1u);
+  EXPECT_EQ(heap.grant_all(kOne, 3).size(), heap.geometry.segments - kept);
+  EXPECT_EQ(heap.segments->ledger().counts().free, kept);
+  EXPECT_EQ(heap.grant(kOne, kRun, 2).status, 1u);
+  for (std::uint64_t i = 0; i < kept; ++i) EXPECT_EQ(heap.grant(kOne, 3, 1, kEarly, true).status, 0u);
+  EXPECT_EQ(heap.grant(kOne, 3, 1, kEarly, true).status, 1u);
 }
 
 // What a run lacks is segments side by side. New keys may still take single ones.
@@ -219,6 +233,62 @@ TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
       EXPECT_FALSE(outside && heap.header(first).owner == 0) << first << " was left, and " << reply.first << " given";
     }
   }
+}
+
+// What is free in it goes to a replacement before that is refused, and to nobody else until the clearing is over.
+TEST(Segments, OnlyReplacementsTakeWhatIsFreeInAStretchThatIsCleared) {
+  Heap heap;
+  const std::vector<std::uint64_t> taken = heap.grant_all(kOne, 3);
+  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
+  for (std::size_t i = 0; i < taken.size(); i += 2) {
+    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)
+      base::store(heap.at(taken[i]) + sizeof(SegmentHeader) + word * 8,
+                  layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
+    EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[i], .count = 1, .orphan = 1}, kEarly.era).status, 0u);
+  }
+  EXPECT_EQ(heap.grant(kOther, 4).status, 1u);
+  EXPECT_EQ(heap.segments->cleared(0).count, 0u) << "a single needs no neighbours";
+  EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);
+  const layout::Stretch cleared = heap.segments->cleared(0);
+  ASSERT_EQ(cleared.count, 3u);
+  std::uint64_t inside = cleared.first;
+  while (heap.header(inside).owner != kOne.session) ++inside;
+  ASSERT_LT(inside, cleared.first + cleared.count);
+  const auto give_back = [&](const Segments::Caller& caller) {
+    EXPECT_EQ(heap.segments->take_back(caller, {.first = inside, .count = 1}, kEarly.era).status, 0u);
+    heap.segments->settle(kLate);
+    EXPECT_EQ(heap.header(inside).run, 0u);
+  };
+  give_back(kOne);
+  EXPECT_EQ(heap.grant(kOther, 4).status, 1u);
+  const auto owned = [&] { return heap.segments->ledger().counts().owned; };
+  const std::uint64_t before = owned();
+  const auto replacement = heap.grant(kOther, 4, 1, kEarly, true);
+  EXPECT_EQ(replacement.status, 0u);
+  EXPECT_EQ(replacement.first, inside);
+  EXPECT_EQ(owned(), before + 1);
+  give_back(kOther);
+  EXPECT_EQ(heap.grant(kOther, 4, 1, {.now = kLease / 2 - 1, .era = 9, .safe_era = 8}).first, inside)
+      << "nobody has asked for the run since";
+}
+
+TEST(Segments, AReplacementTakesOneSegment) {
+  Heap heap;
+  EXPECT_EQ(heap.grant(kOne, 3, 1, kEarly, true).status, 0u);
+  EXPECT_EQ(heap.segments->ledger().counts().owned, 1u);
+}
+
+// Its length would be lost: an orphan of blocks is one segment.
+TEST(Segments, AnOrphanedRunIsNotAdopted) {
+  Heap heap;
+  const std::uint64_t first = heap.grant(kOne, kRun, 2).first;
+  *(heap.at(first) + sizeof(SegmentHeader)) = std::byte{1};  // its block is marked free
+  EXPECT_EQ(heap.segments->take_back(kOne, {.first = first, .count = 2, .orphan = 1}, kEarly.era).status, 0u);
+  const auto run = heap.grant(kOther, kRun, 2);
+  EXPECT_EQ(run.adopted, 0u);
+  EXPECT_NE(run.first, first);
+  EXPECT_EQ(heap.header(run.first).run, 2u);
+  EXPECT_EQ(heap.header(first).run, 2u);
 }
 
 TEST(Segments, AStretchIsToldInAWordThatOthersTakeForAHurry) {

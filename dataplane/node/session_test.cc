@@ -64,7 +64,10 @@ TEST(Session, OpensTicksAndSaysGoodbye) {
   world.close(std::move(session));
   EXPECT_EQ(world.node->stats().sessions_closed, 1u);
   EXPECT_EQ(world.node->stats().sessions, 0u);
-  for (const std::string& line : world.log) EXPECT_EQ(line.find("of the dead"), std::string::npos) << line;
+  for (const std::string& line : world.log) {
+    EXPECT_EQ(line.find("of the dead"), std::string::npos) << line;
+    EXPECT_EQ(line.find("half done"), std::string::npos) << line;
+  }
 }
 
 TEST(Session, AMemoryNodeSaysWhichProcessesClosedTheirSessions) {

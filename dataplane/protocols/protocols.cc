@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "index/outback/protocol.h"
 #include "index/race/protocol.h"
 #include "index/rcuckoo/protocol.h"
 
@@ -13,6 +14,7 @@ std::span<const index::Protocol* const> all() {
   static const std::array kAll{
       &rcuckoo::protocol(),
       &race::protocol(),
+      &outback::protocol(),
   };
   return kAll;
 }

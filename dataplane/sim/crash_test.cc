@@ -98,6 +98,23 @@ TEST(Crash, RepairersDieToo) {
   EXPECT_GT(repairs.barriers_found, 0u);
 }
 
+TEST(Crash, OutbackNeedsNoRepair) {
+  std::uint64_t worlds = 0;
+  const auto all = [&](How how, Repair repair) {
+    for (const Scenario& scenario : scenarios(1, layout::Protocol::outback)) {
+      const CrashTally tally = die_everywhere(scenario, how, repair);
+      ASSERT_FALSE(tally.wrong) << explain(scenario, *tally.wrong);
+      EXPECT_EQ(tally.locks_left, 0u);
+      EXPECT_EQ(tally.repairs.repaired, 0u);
+      worlds += tally.worlds;
+    }
+  };
+  all(How::cut, Repair::blocked);
+  all(How::lands, Repair::sweep);
+  all(How::zombie, Repair::blocked);
+  EXPECT_GT(worlds, 100u);
+}
+
 TEST(Crash, RepairersOfSplitsDieToo) {
   for (const Scenario& scenario : scenarios(1, layout::Protocol::race)) {
     if (scenario.splits.empty()) continue;
@@ -131,7 +148,7 @@ TEST(Crash, AnOffsetChoosesOtherEffects) {
 
 // A failure names its scenario by a part of the name: the first scenario with that part is run again.
 TEST(Crash, NamesOfScenariosAreFoundAgain) {
-  for (const auto protocol : {layout::Protocol::rcuckoo, layout::Protocol::race}) {
+  for (const auto protocol : {layout::Protocol::rcuckoo, layout::Protocol::race, layout::Protocol::outback}) {
     const std::vector<Scenario> all = scenarios(1, protocol);
     for (const Scenario& scenario : all) {
       const auto first = std::find_if(all.begin(), all.end(), [&](const Scenario& one) {

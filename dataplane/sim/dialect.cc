@@ -13,6 +13,7 @@ const Dialect& dialect_of(layout::Protocol protocol) {
   static const std::array kAll{
       &rcuckoo_dialect(),
       &race_dialect(),
+      &outback_dialect(),
   };
   FARPOOL_CHECK(static_cast<std::size_t>(protocol) < kAll.size());
   return *kAll[static_cast<std::size_t>(protocol)];

@@ -30,6 +30,13 @@ class Dialect {
   // Names the protocol, for people.
   virtual std::string title() const = 0;
 
+  // --- What the protocol does not have yet
+
+  // Says whether keys can move between memory nodes.
+  virtual bool moves() const { return true; }
+  // Says whether random worlds come to what this mark counts; otherwise the protocol's own tests do.
+  virtual bool comes_to(std::uint64_t index::Marks::* /*mark*/) const { return true; }
+
   // --- Random worlds
 
   // Changes what a seed has drawn to suit the protocol. It draws more from streams of its own.

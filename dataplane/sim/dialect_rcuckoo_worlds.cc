@@ -161,9 +161,11 @@ class Worlds {
     all_.add("move-scan", 2, rows_.before, {{move_}, {scan_}});
     all_.add("move-scan-in-steps", 2, rows_.before, {{move_}, {steps}});
     // The second client finds no room any more, and needs none.
-    const Crowded last = last_room(tiny_);
+    WorldOptions apart = tiny_;  // the room is under none of the locks of the key's own rows
+    apart.geometry.rows_per_lock = 1;
+    const Crowded last = last_room(apart);
     all_.add("put-put-last-room", 2, last.before,
-             {{call(Kind::put, last.moving[0], "1")}, {call(Kind::put, last.moving[0], "2")}});
+             {{call(Kind::put, last.moving[0], "1")}, {call(Kind::put, last.moving[0], "2")}}, apart);
   }
 
   // The mark of rows that have become empty is cleared while an entry comes, by a client that knows the mark.

@@ -11,8 +11,10 @@ namespace farpool::sim {
 
 const Dialect& rcuckoo_dialect();
 const Dialect& race_dialect();
+const Dialect& outback_dialect();
 
 std::vector<SmallWorld> rcuckoo_worlds();
 std::vector<SmallWorld> race_worlds();
+std::vector<SmallWorld> outback_worlds();
 
 }  // namespace farpool::sim

@@ -30,31 +30,33 @@ constexpr std::size_t kEnough = ~std::size_t{0};  // instead of a choice: the re
 
 bool reads_only(const Waiting& one) { return !one.fence && one.op.verb == Verb::read; }
 
-// The words of a memory node that a verb touches. A CALL touches the memory node as a whole.
+// The words of a memory node that a verb touches. A CALL touches the memory node as a whole; and so does a READ where
+// CALLs change what it sees (`served`).
 struct Words {
   std::size_t region = 0;
   std::uint64_t first = 0, last = 0;
 };
-Words words_of(const Waiting& one, std::uint64_t first, std::uint64_t last) {
+Words words_of(const Waiting& one, std::uint64_t first, std::uint64_t last, bool served) {
   constexpr std::size_t kRegions = 64, kOfTheNode = kRegions - 1;
-  if (one.op.verb == Verb::call || one.fence) return {one.node * kRegions + kOfTheNode, 0, 1};
+  if (one.op.verb == Verb::call || one.fence || (served && one.op.verb == Verb::read))
+    return {one.node * kRegions + kOfTheNode, 0, 1};
   const std::uint64_t at = one.op.at.offset / 8;
   return {one.node * kRegions + one.op.at.region, at + first, at + last};
 }
-Words words_of(const Waiting& one) { return words_of(one, one.first, one.last); }
 
-bool conflict(const Waiting& a, const Waiting& b) {
+bool conflict(const Waiting& a, const Waiting& b, bool served) {
   if ((a.fence || b.fence) && a.client == b.client) return true;
-  const Words x = words_of(a), y = words_of(b);
+  const Words x = words_of(a, a.first, a.last, served), y = words_of(b, b.first, b.last, served);
   return x.region == y.region && x.first < y.last && y.first < x.last && !(reads_only(a) && reads_only(b));
 }
 
 // Records which client has touched which word, in all runs.
 class Knowledge {
  public:
+  explicit Knowledge(bool served) : served_(served) {}
   void touch(const Network& network, std::size_t which, std::uint64_t first, std::uint64_t last) {
     const Waiting& one = network.waiting()[which];
-    const Words words = words_of(one, first, last);
+    const Words words = words_of(one, first, last, served_);
     if (regions_.size() <= words.region) regions_.resize(words.region + 1);
     auto& region = regions_[words.region];
     if (region.size() < words.last) region.resize(words.last);
@@ -70,7 +72,7 @@ class Knowledge {
   }
   // Says whether another client touches that word of the verb in a way that does not commute.
   bool contended(const Waiting& one, std::uint64_t word) const {
-    const Words words = words_of(one, word, word + 1);
+    const Words words = words_of(one, word, word + 1, served_);
     if (words.region >= regions_.size() || words.first >= regions_[words.region].size()) return false;
     const Access& access = regions_[words.region][words.first];
     const auto others = static_cast<std::uint16_t>(~(1u << one.client));
@@ -96,6 +98,7 @@ class Knowledge {
     const bool several = (all & (all - 1)) != 0;
     return several ? (access.writers != 0 ? 1 : 0) + (access.changers != 0 ? 1 : 0) : 0;
   }
+  bool served_;
   std::vector<std::vector<Access>> regions_;
   bool grown_ = false;
 };
@@ -124,6 +127,7 @@ class Run {
  public:
   Run(const SmallWorld& world, const Knowledge* knowledge, Knowledge* learns, std::string* story = nullptr)
       : bounds_(world.bounds),
+        served_(world.served),
         scene_(world.make()),
         knowledge_(knowledge),
         learns_(learns),
@@ -305,7 +309,7 @@ class Run {
       const Waiting& one = waiting[i];
       if (one.client != client || (client == current_ && asleep_.contains(identity(one)))) continue;
       const bool matters = std::any_of(before.begin(), before.end(),
-                                       [&](std::size_t earlier) { return conflict(waiting[earlier], one); });
+                                       [&](std::size_t earlier) { return conflict(waiting[earlier], one, served_); });
       if (before.empty() || matters || interrupts) {
         const std::vector<std::uint64_t> sleep =
             knowledge_ == nullptr || matters ? std::vector<std::uint64_t>() : asleep();
@@ -434,7 +438,7 @@ class Run {
       tell(client, line);
     }
     for (const Waiting& other : network_.waiting()) {
-      if (other.client == client || !conflict(one, other) || !objection_.empty()) continue;
+      if (other.client == client || !conflict(one, other, served_) || !objection_.empty()) continue;
       objection_ = scene_->objection(one, other);
       if (!objection_.empty()) tell(client, objection_);
     }
@@ -466,6 +470,7 @@ class Run {
   }
 
   const Bounds bounds_;
+  const bool served_;
   const std::unique_ptr<Scene> scene_;
   const Knowledge* const knowledge_;  // the same for all runs of a pass
   Knowledge* const learns_;
@@ -486,7 +491,7 @@ class Run {
 // The search: goes one decision deeper after the other, and back to the last one that has another way.
 class Search {
  public:
-  Search(const SmallWorld& world, std::uint64_t most) : world_(world), most_(most) {}
+  Search(const SmallWorld& world, std::uint64_t most) : world_(world), most_(most), knowledge_(world.served) {}
 
   Explored run() {
     // Few preemptions first: they show at little cost which client touches what, and failures need few.

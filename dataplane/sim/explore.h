@@ -75,6 +75,7 @@ struct SmallWorld {
   std::string name;
   Bounds bounds;
   std::function<std::unique_ptr<Scene>()> make;
+  bool served = false;  // CALLs for data change what READs see
 };
 
 // The decisions that did not go the first way: `17:2` is the third way at the 18th decision.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string_view>
 
 #include "fabric/contract/wire.h"
 #include "sim/explore_worlds.h"
@@ -281,13 +282,14 @@ TEST(Tape, IsReadAsItWasWritten) {
 // --- The pool's own worlds; all of them are explored by `simulate --worlds`.
 
 TEST(SmallWorlds, AFewAreRight) {
-  for (const char* name :
-       {"insert-remove", "update-lookup", "extent-update-lookup", "move-lookup", "move-dies-lookup", "split-modify"}) {
+  for (const char* name : {"insert-remove", "update-lookup", "extent-update-lookup", "move-lookup", "move-dies-lookup",
+                           "split-modify", "outback-overflow-lookup", "outback-long-lookup"}) {
     const SmallWorld* found = find_small_world(name);
     ASSERT_NE(found, nullptr) << name;
     const Explored explored = explore(*found);
     EXPECT_TRUE(explored.whole) << name;
-    EXPECT_GT(explored.judged, 50u) << name;
+    // Where a memory node executes an operation as one, there are few orders.
+    EXPECT_GT(explored.judged, std::string_view(name).starts_with("outback-") ? 10u : 50u) << name;
     ASSERT_FALSE(explored.failure) << name << ": " << explored.failure->wrong[0] << "\n"
                                    << explored.failure->story << "replay: simulate --world " << name << " --tape "
                                    << describe(explored.failure->tape);

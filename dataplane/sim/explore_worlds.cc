@@ -234,7 +234,8 @@ void Catalogue::add(std::string name, const Bounds& bounds, std::vector<Plot::Be
       .options = options.value_or(usual_), .before = std::move(before), .steps = std::move(steps), .bounds = bounds};
   if (has_faults(plot)) plot.options.lease = 20 * base::kSecond;
   const auto shared = std::make_shared<const Plot>(std::move(plot));
-  worlds_.push_back({std::move(name), bounds, [shared] { return std::make_unique<PoolScene>(*shared); }});
+  const bool served = layout::shape_of(shared->options.geometry.protocol).served != nullptr;
+  worlds_.push_back({std::move(name), bounds, [shared] { return std::make_unique<PoolScene>(*shared); }, served});
 }
 
 const std::vector<SmallWorld>& small_worlds() {

@@ -124,13 +124,13 @@ PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed) {
   const auto some = [&](Nanos most) { return static_cast<Nanos>(random.below(static_cast<std::uint64_t>(most))); };
   for (std::size_t i = 0; i < setting.deaths; ++i) {
     PoolFault death{.kind = PoolFault::Kind::death, .whom = random.below(setting.clients)};
-    death.effects = random.below(600);
+    death.effects = random.below(setting.most_effects);
     if (random.chance(0.5)) death.posted = fabric::sim::InFlight::cut;
     play.faults.push_back(std::move(death));
   }
   for (std::size_t i = 0; i < setting.stops; ++i) {
     PoolFault stop{.kind = PoolFault::Kind::stop, .whom = random.below(setting.clients)};
-    stop.effects = random.below(600);
+    stop.effects = random.below(setting.most_effects);
     stop.when = some(3 * kPoolLease);
     play.faults.push_back(std::move(stop));
   }

@@ -315,6 +315,8 @@ void PoolWorld::sum_up() {
     verdict_.moved_away += client->body->pool->counters().index.get(&index::Marks::moved_away);
     verdict_.splits_taken_over += client->body->pool->counters().index.get(&index::Marks::splits_taken_over);
     verdict_.move_waits += client->body->pool->counters().index.get(&index::Marks::move_waits);
+    verdict_.reconnections += client->body->pool->counters().index.get(&index::Marks::reconnections);
+    verdict_.asked_again += client->body->pool->counters().index.get(&index::Marks::asked_again);
   }
   verdict_.trace_hash = network_.trace().hash();
 }

@@ -202,12 +202,20 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::wishes, "wishes for tables"},
     {&PoolVerdict::splits_taken_over, "splits taken over"},
     {&PoolVerdict::move_waits, "waits for one"},
+    {&PoolVerdict::reconnections, "tables that went on with another session"},
+    {&PoolVerdict::asked_again, "changes asked again"},
 };
 
 // Says whether it may happen in such pools.
 bool can_be(const Count& count, layout::Protocol protocol) {
   const layout::Shape& shape = layout::shape_of(protocol);
   if (count.of == &PoolVerdict::slots_repaired) return shape.locks;
+  // Where the memory node executes operations, tables outlive their sessions.
+  const bool of_lasting = count.of == &PoolVerdict::reconnections || count.of == &PoolVerdict::asked_again;
+  if (of_lasting) return shape.served != nullptr;
+  const bool of_moves = count.of == &PoolVerdict::moves || count.of == &PoolVerdict::moved_away ||
+                        count.of == &PoolVerdict::sources_lost || count.of == &PoolVerdict::targets_lost;
+  if (of_moves && !dialect_of(protocol).moves()) return false;
   if (count.of == &PoolVerdict::wishes || count.of == &PoolVerdict::splits_taken_over) return shape.most_tables > 1;
   return count.of != &PoolVerdict::move_waits;  // too rare to rely on
 }

@@ -24,7 +24,8 @@ struct PoolVerdict : Told {
   std::uint64_t slots_repaired = 0;         // of the dead, by other clients and by memory nodes that took memory up
   std::uint64_t moves = 0, moved_away = 0;  // of parts of the hash space between memory nodes; keys
   std::uint64_t move_waits = 0;
-  std::uint64_t wishes = 0, splits_taken_over = 0;  // for so many tables, ahead of keys; from other clients
+  std::uint64_t reconnections = 0, asked_again = 0;  // of tables that outlive sessions; changes
+  std::uint64_t wishes = 0, splits_taken_over = 0;   // for so many tables, ahead of keys; from other clients
 };
 
 // Two to four memory nodes share the keys. Clients, each a client::Pool, come while others work, and some also scan the

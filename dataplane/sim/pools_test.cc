@@ -16,6 +16,17 @@ TEST(Pools, AreRightAndEverythingHappensInThem) {
   for (const std::string& what : never_reached(sum)) ADD_FAILURE() << "there were no " << what;
 }
 
+TEST(Pools, OfOutbackAreRightAndAskAgainWhatWasLost) {
+  constexpr auto kProtocol = layout::Protocol::outback;
+  PoolVerdict sum;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const PoolVerdict verdict = run_pool(seed, {}, false, kProtocol);
+    if (!verdict.wrong.empty()) ADD_FAILURE() << explain_pool(seed, {}, kProtocol);
+    add(sum, verdict);
+  }
+  for (const std::string& what : never_reached(sum, kProtocol)) ADD_FAILURE() << "there were no " << what;
+}
+
 TEST(Pools, OfOneSeedAreTheSame) {
   EXPECT_EQ(run_pool(7).trace_hash, run_pool(7).trace_hash);
   EXPECT_NE(run_pool(7).trace_hash, run_pool(8).trace_hash);

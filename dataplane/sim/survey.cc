@@ -26,6 +26,7 @@ class Surveyor {
   Survey run() {
     const auto visit = [this](const index::Sighting& at) {
       found_.keys[std::string(at.key)].push_back({at.row, at.slot, std::string(at.value)});
+      if (g_.marks() == 0) return;
       const std::uint64_t mark = g_.mark_of(at.row % g_.rows_per_table());
       const auto word = base::load<std::uint64_t>(world_.region(layout::kTable).data() + g_.mark_offset(mark));
       if (!layout::MarkWord::is_set(word)) unmarked_.insert(at.row);
@@ -114,7 +115,7 @@ class Surveyor {
       if (client != nullptr && (client->crashed() || client->ended())) continue;  // with the dead
       std::uint64_t kept = 0;
       if (client != nullptr && client->connected()) {
-        const heap::Heap::Usage usage = const_cast<Client*>(client)->heap().usage();
+        const heap::Heap::Usage usage = const_cast<Client*>(client)->heap()->usage();
         kept = usage.blocks_free + usage.blocks_limbo;
       }
       if (blocks < kept) wrong("a client holds more free blocks than its segments have");

@@ -148,6 +148,7 @@ std::vector<Call> draw_calls(const Setting& setting, const std::vector<std::stri
     const bool counts = index % 4 == 1;
     std::string value = std::to_string(number) + (char)('a' + i % 26) + std::to_string(i / 26);
     if (random.chance(setting.large)) value += std::string(20 + random.below(200), 'x');
+    if (setting.long_values > 0 && random.chance(0.1)) value += std::string(setting.long_values, 'y');
     Call call{.key = keys[index]};
     const std::uint64_t die = random.below(100);
     if (random.chance(setting.reads)) {
@@ -216,7 +217,7 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
   for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
     const bool dies = i < setting.deaths;
     Fault fault{.kind = dies ? Fault::Kind::death : Fault::Kind::stop, .client = random.below(setting.clients)};
-    fault.effects = random.below(1500);
+    fault.effects = random.below(setting.most_effects);
     if (dies) {
       fault.posted = random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut;
     } else {
@@ -230,6 +231,7 @@ Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std
   for (std::size_t i = 0; i < setting.restarts; ++i) {
     Fault fault{.kind = Fault::Kind::restart};
     fault.keeps_memory = !(setting.loses_memory && i + 1 == setting.restarts);
+    if (setting.dies_in_service) fault.effects = more.below(40);
     fault.when = static_cast<Nanos>(i) * 30 * base::kMillisecond +
                  static_cast<Nanos>(more.below(i == 0 ? 2'000'000 : 30'000'000));
     play.faults.push_back(fault);
@@ -342,7 +344,8 @@ std::string describe(const Setting& s) {
 // With a run of so many segments, if any.
 task::Task<void> compact(Client& client, std::uint64_t segments, std::uint64_t segment_bytes) {
   const std::uint64_t run = segments == 0 ? 0 : segments * segment_bytes - layout::kRunHeader;
-  co_await client.heap().compact(client.port().now() + base::kSecond, true, run);
+  if (client.heap() == nullptr) co_return;
+  co_await client.heap()->compact(client.port().now() + base::kSecond, true, run);
 }
 
 // Finds rows that are empty, and clears their marks.
@@ -417,6 +420,11 @@ void strike(World& world, Client& client, const Play::Fault& fault, const Haunt&
       network.at(now + fault.until, [&storm, &client] { storm.wake(client); });
       return;
     case Play::Fault::Kind::restart:
+      if (fault.effects > 0) {
+        network.at(now + std::max<Nanos>(fault.when - 20 * base::kMicrosecond, 0), [&world, &storm, fault] {
+          if (!storm.over && storm.taken_up) world.responder().die_after(fault.effects);
+        });
+      }
       network.at(now + fault.when, [&world, &storm, keeps = fault.keeps_memory] {
         if (storm.over || !storm.taken_up) return;
         storm.taken_up = world.restart(keeps);
@@ -666,7 +674,7 @@ void Run::leave() {
   look(world_, "with all clients there", to_the_last, verdict_);
   for (Client* client : clients_) {
     if (!client->connected()) continue;
-    verdict_.emptied += client->heap().usage().emptied;
+    if (client->heap() != nullptr) verdict_.emptied += client->heap()->usage().emptied;
     verdict_.marks += client->table().marks();
     verdict_.repairs += session::marks_of(client->session(), client->table().repairer());
     verdict_.effects += client->port().effects();
@@ -714,7 +722,7 @@ std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& 
 std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol, bool scans) {
   const std::string_view owner = protocols::of(protocol).name();
   return base::never_counted(index::kMarks, marks, [&](const base::Count<index::Marks>& count) {
-    return count.owner == owner && (scans || !count.by_scans);
+    return count.owner == owner && (scans || !count.by_scans) && dialect_of(protocol).comes_to(count.value);
   });
 }
 

@@ -123,6 +123,29 @@ TEST(Swarm, RaceIsLinearizableAndLeavesTheMemoryInOrder) {
   EXPECT_GT(failures["out of memory"], 0u);
 }
 
+TEST(Swarm, OutbackIsLinearizableAndLeavesTheMemoryInOrder) {
+  const std::uint64_t first = from_environment("FARPOOL_SIM_FIRST_SEED", 1),
+                      count = from_environment("FARPOOL_SIM_SEEDS", 120);
+  index::Marks marks;
+  std::uint64_t restarts = 0, budgeted = 0;
+  int bad = 0;
+  for (std::uint64_t seed = first; seed < first + count && bad < 3; ++seed) {
+    const Take take{.protocol = layout::Protocol::outback, .scans = seed % 3 == 0};
+    const Verdict verdict = run_swarm(seed, take);
+    marks += verdict.marks;
+    restarts += verdict.restarts;
+    budgeted += verdict.budgeted;
+    if (verdict.wrong.empty()) continue;
+    ++bad;
+    ADD_FAILURE() << explain(seed, {}, take);
+  }
+  std::printf("%s\n", base::describe_counts(index::kMarks, marks).c_str());
+  if (count < 100) return;
+  EXPECT_TRUE(never_reached(marks, layout::Protocol::outback, true).empty());
+  EXPECT_GT(restarts, 0u);
+  EXPECT_GT(budgeted, 1000u);
+}
+
 // Scans beside everything else return every key that exists during the whole scan, and no key that never existed.
 TEST(Swarm, ScansTellOfWhatIsThereAndOfNothingElse) {
   const std::uint64_t first = from_environment("FARPOOL_SIM_FIRST_SEED", 1),
@@ -214,7 +237,7 @@ TEST(RareEvents, ThatNeverHappenedAreNamedForTheProtocolThatCountsThem) {
   for (const index::Protocol* protocol : protocols::all()) {
     names.insert(protocol->name());
     const std::vector<std::string> never = never_reached(index::Marks(), protocol->number(), true);
-    EXPECT_GE(never.size(), 9u) << protocol->name();
+    EXPECT_GE(never.size(), 5u) << protocol->name();
     index::Marks all;
     for (const base::Count<index::Marks>& count : index::kMarks) all.*count.value = 1;
     EXPECT_TRUE(never_reached(all, protocol->number(), true).empty()) << protocol->name();

@@ -411,6 +411,7 @@ std::string name_place(const layout::Geometry& geometry, fabric::Remote at, std:
     case layout::kDirectory:
       return name_in_directory(geometry.tables, at.offset, bytes);
     case layout::kHeap: {
+      if (geometry.shape().served != nullptr) return "block +" + std::to_string(at.offset);
       const std::uint64_t within = at.offset % geometry.segment_bytes;
       const std::string segment = "segment " + std::to_string(at.offset / geometry.segment_bytes);
       return segment + (bytes == 0 ? " bitmap" : "") + " +" + std::to_string(within);

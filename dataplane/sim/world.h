@@ -49,7 +49,7 @@ class Client {
   std::size_t index() const { return port_->index(); }
   fabric::sim::SimPort& port() { return *port_; }
   session::Session& session() { return *body_->session; }
-  heap::Heap& heap() { return *body_->table->heap(); }
+  heap::Heap* heap() { return body_->table->heap(); }  // nullptr: the memory node alone allocates
   index::Table& table() { return *body_->table; }
   bool connected() const { return body_->table != nullptr; }
   bool crashed() const { return port_->crashed(); }
@@ -127,6 +127,7 @@ class World {
 
   fabric::sim::Network& network() { return network_; }
   node::MemoryNode& node() { return *node_; }
+  fabric::sim::SimResponder& responder() { return responder_; }
   const layout::Geometry& geometry() const { return geometry_; }
   std::uint64_t initial_tables() const { return options_.initial_tables; }
   // Returns the memory with its locks, wherever they lie.

@@ -31,13 +31,15 @@ type Victim struct {
 	Shards int
 	Open   func() ([]float64, error)
 	Fenced func() ([]float64, error)
+	// How often its process has been killed and begun anew, as the kubelet does with what answers no probe for minutes. Nil: nothing does. An error: nobody can say now.
+	Restarts func() (int32, error)
 }
 
 // Stopped is what came of one stop.
 type Stopped struct {
 	Caught  int            // writes that were under way
 	Learned map[string]int // what their callers heard
-	Judged  bool           // false: what old sessions did could not be told from what later ones did
+	Judged  bool           // false: what old sessions did could not be told from what later ones did, or the shard was killed while it stood still
 }
 
 // Add counts another stop in.
@@ -76,7 +78,35 @@ type burst struct {
 // Stop stops a shard in the middle of writes, after `enough` of them, until every memory node has fenced it; has another shard overwrite
 // what it was writing; and lets it go on. A write of the stopped shard whose caller does not hear that it was done must not be there
 // afterwards, and every caller must hear something. The load needs Bursts+1 logs beyond those of its writers.
+//
+// A stop that fails because something else has killed the shard meanwhile is no failure, and not judged.
 func (l *Load) Stop(ctx context.Context, v Victim, enough int64) (Stopped, error) {
+	if v.Restarts == nil {
+		return l.stop(ctx, v, enough)
+	}
+	before, unknown := v.Restarts()
+	stopped, err := l.stop(ctx, v, enough)
+	if unknown != nil {
+		return stopped, err
+	}
+	var stale *StaleError
+	if err == nil || errors.As(err, &stale) || ctx.Err() != nil {
+		return stopped, err
+	}
+	// The kubelet says so a little later than it is so.
+	err = Eventually(ctx, Patience, func() error {
+		if now, asked := v.Restarts(); asked != nil || now == before {
+			return errors.Join(err, asked)
+		}
+		return nil
+	})
+	if err == nil {
+		err = v.Ready(ctx)
+	}
+	return stopped, err
+}
+
+func (l *Load) stop(ctx context.Context, v Victim, enough int64) (Stopped, error) {
 	stopped := Stopped{Learned: map[string]int{}}
 	other := l.target.Connect(v.Shard + 1)
 	defer func() { _ = other.Close() }()

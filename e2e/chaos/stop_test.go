@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // zombie stands between writers and a store as a compute shard would. Once it is stopped it forwards nothing; when it goes on, each caller
@@ -101,8 +102,14 @@ func (z *zombie) forward(caller net.Conn) {
 }
 
 func TestAStopIsJudged(t *testing.T) {
-	for name, lands := range map[string]bool{"nothing lands late": false, "a write lands late": true} {
+	for name, of := range map[string]struct{ lands, killed bool }{
+		"nothing lands late":                    {},
+		"a write lands late":                    {lands: true},
+		"it is killed while it stands still":    {killed: true},
+		"it is killed after a write has landed": {lands: true, killed: true},
+	} {
 		t.Run(name, func(t *testing.T) {
+			lands := of.lands
 			target := redisTarget(t)
 			running := make(chan struct{})
 			close(running)
@@ -116,6 +123,7 @@ func TestAStopIsJudged(t *testing.T) {
 			target.Shards[0] = listener.Addr().String()
 
 			var fenced, lost atomic.Int64
+			var restarts atomic.Int32
 			l := NewLoad(target, "chaos:", 1)
 			stopped, err := l.Stop(t.Context(), Victim{
 				Name: "zombie", Shard: 0, Sessions: 1, Shards: 1,
@@ -124,15 +132,29 @@ func TestAStopIsJudged(t *testing.T) {
 					return z.stop(t.Context())
 				},
 				Continue: func() error {
+					if of.killed {
+						time.AfterFunc(10*time.Millisecond, func() { restarts.Add(1) })
+					}
+					if of.killed && !lands {
+						close(z.goOn)
+						return errors.New("no such process runs")
+					}
 					lost.Add(1)
 					close(z.goOn)
 					return nil
 				},
-				Ready:  func(context.Context) error { return nil },
-				Lost:   func() (float64, error) { return float64(lost.Load()), nil },
-				Open:   func() ([]float64, error) { return []float64{1}, nil },
-				Fenced: func() ([]float64, error) { return []float64{float64(fenced.Load())}, nil },
+				Ready:    func(context.Context) error { return nil },
+				Lost:     func() (float64, error) { return float64(lost.Load()), nil },
+				Open:     func() ([]float64, error) { return []float64{1}, nil },
+				Fenced:   func() ([]float64, error) { return []float64{float64(fenced.Load())}, nil },
+				Restarts: func() (int32, error) { return restarts.Load(), nil },
 			}, 20)
+			if of.killed && !lands {
+				if err != nil || stopped.Judged {
+					t.Fatalf("a shard that was killed meanwhile: %+v: %v", stopped, err)
+				}
+				return
+			}
 			var stale *StaleError
 			if errors.As(err, &stale) != lands || !lands && err != nil {
 				t.Fatalf("%+v: %v", stopped, err)

@@ -41,7 +41,7 @@ type options struct {
 }
 
 // protocols that there are, and that a run without -protocol has.
-var protocols = []string{"rcuckoo", "race"}
+var protocols = []string{"rcuckoo", "race", "outback"}
 
 // each are the options of a run of each protocol that was asked for: the time and the stops are shared out among them, so that all
 // together take as long as one alone. Only RACE has tables to be split.

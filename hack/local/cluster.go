@@ -53,7 +53,7 @@ type Cluster struct {
 type Shape struct {
 	Binaries string // directory of the daemons and of farpool-fsck
 	Memory   string // that each memory node lends
-	Protocol string // of the index: rcuckoo or race
+	Protocol string // of the index: rcuckoo, race or outback
 	Tables   int    // with race: that a memory node's first one may be split into, a power of two
 	Nodes    int
 	Shards   int
@@ -67,7 +67,7 @@ func (s *Shape) Flags() {
 	flag.StringVar(&s.Wire, "wire", s.Wire, "that lanes go over: "+strings.Join(wires, ", "))
 	flag.StringVar(&s.Binaries, "bin", s.Binaries, "directory of the daemons and of farpool-fsck")
 	flag.StringVar(&s.Memory, "memory", s.Memory, "that each memory node lends")
-	flag.StringVar(&s.Protocol, "protocol", s.Protocol, "of the index: rcuckoo or race")
+	flag.StringVar(&s.Protocol, "protocol", s.Protocol, "of the index: rcuckoo, race or outback")
 	flag.IntVar(&s.Tables, "tables", s.Tables, "with race: tables that a memory node's first one may be split into, a power of two")
 	flag.IntVar(&s.Nodes, "nodes", s.Nodes, "memory nodes")
 	flag.IntVar(&s.Shards, "shards", s.Shards, "compute shards")

@@ -83,12 +83,12 @@ func parseSwitch(text string) (bool, error) {
 }
 
 func parseProtocol(text string) (string, error) {
-	for _, known := range []string{"RCuckoo", "RACE"} {
+	for _, known := range []string{"RCuckoo", "RACE", "Outback"} {
 		if strings.EqualFold(text, known) {
 			return known, nil
 		}
 	}
-	return "", fmt.Errorf("there is no index protocol %q, only RCuckoo and RACE", text)
+	return "", fmt.Errorf("there is no index protocol %q, only RCuckoo, RACE and Outback", text)
 }
 
 func atMost(most int) func(string) (int, error) {
@@ -115,7 +115,7 @@ func (o *options) register(flags *flag.FlagSet) {
 	flags.StringVar(&o.memcachedServer, "memcached-server", "memcached", "`program` that -memcached starts")
 	flags.BoolVar(&o.memcached, "memcached", false, "measure memcached, too; redis-benchmark cannot, so that this implies -built-in")
 	flags.BoolVar(&o.builtIn, "built-in", false, "measure each server a second time, in a table of its own, with the load of a generator that is a part of this program")
-	listOf(flags, &o.protocols, "protocol", "RCuckoo", "index `protocols` of farpool: RCuckoo, RACE; each is a pool of its own", parseProtocol)
+	listOf(flags, &o.protocols, "protocol", "RCuckoo", "index `protocols` of farpool: RCuckoo, RACE, Outback; each is a pool of its own", parseProtocol)
 	listOf(flags, &o.tls, "tls", "off,on", "TLS between compute shard and memory node, as pools in Kubernetes have it: `off, on` or both; each is a pool of its own", parseSwitch)
 	listOf(flags, &o.clientTLS, "client-tls", "off", "TLS between clients and all servers: `off, on` or both", parseSwitch)
 	listOf(flags, &o.pipelines, "pipelines", "1,16", "`numbers` of operations that a connection sends at once", atMost(mostPipeline))

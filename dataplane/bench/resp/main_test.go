@@ -277,7 +277,7 @@ func TestListsOfFlags(t *testing.T) {
 		t.Errorf("%v, %v", defaults.tls.values, err)
 	}
 	for _, wrong := range [][]string{
-		{"-protocol", "outback"}, {"-protocol", ""}, {"-tls", "yes"}, {"-tls", "on,on"}, {"-pipelines", "0"}, {"-pipelines", "1,,16"},
+		{"-protocol", "cuckoo"}, {"-protocol", ""}, {"-tls", "yes"}, {"-tls", "on,on"}, {"-pipelines", "0"}, {"-pipelines", "1,,16"},
 		{"-clients", "1001"}, {"-values", "2097152"}, {"-values", "64b"},
 	} {
 		if _, err := parse(wrong...); err == nil {

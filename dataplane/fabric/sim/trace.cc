@@ -39,15 +39,17 @@ std::size_t Trace::post(std::size_t client, std::uint64_t lane, Nanos now, std::
   if (!keep_) return 0;
   ChainRecord& chain = chains_.emplace_back(ChainRecord{.client = client, .lane = lane, .posted = now});
   for (const Op& op : ops) {
-    chain.verbs.push_back({.verb = op.verb,
-                           .fence = op.fence,
-                           .at = op.at,
-                           .bytes = op.local.size(),
-                           .compare = op.compare,
-                           .compare_mask = op.compare_mask,
-                           .swap = op.swap,
-                           .swap_mask = op.swap_mask,
-                           .opcode = op.opcode});
+    chain.verbs.push_back(
+        {.verb = op.verb,
+         .fence = op.fence,
+         .at = op.at,
+         .bytes = op.local.size(),
+         .compare = op.compare,
+         .compare_mask = op.compare_mask,
+         .swap = op.swap,
+         .swap_mask = op.swap_mask,
+         .opcode = op.opcode,
+         .head = is_service_call(op) && op.local.size() >= 8 ? base::load<std::uint64_t>(op.local.data()) : 0});
   }
   return chains_.size();
 }

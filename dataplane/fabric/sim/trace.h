@@ -24,6 +24,7 @@ struct VerbRecord {
   std::uint64_t bytes = 0;  // READ, WRITE: length. CALL: of the request
   std::uint64_t compare = 0, compare_mask = 0, swap = 0, swap_mask = 0;
   std::uint32_t opcode = 0;
+  std::uint64_t head = 0;  // of a CALL for data: the first word of the request
 };
 
 // A chain: one trip of the coroutine that awaits it.

@@ -25,11 +25,11 @@ const Ground kVerbs{.name = "Verbs",
 const auto kAll = on({kVerbs});
 INSTANTIATE_TEST_SUITE_P(On, Results, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, BadInput, kAll, name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, FullTable, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, FullTable, filling_on({kVerbs}), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Concurrency, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Scans, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Growth, growing_on({kVerbs}), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, Moves, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Moves, moving_on({kVerbs}), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Costs, kAll, name_of_setting);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Failures);
 

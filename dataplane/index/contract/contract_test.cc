@@ -19,11 +19,11 @@ TEST(Contract, KnowsEveryProtocol) {
 const auto kAll = on(grounds());
 INSTANTIATE_TEST_SUITE_P(On, Results, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, BadInput, kAll, name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, FullTable, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, FullTable, filling_on(grounds()), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Concurrency, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Scans, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Growth, growing_on(grounds()), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, Moves, kAll, name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Moves, moving_on(grounds()), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Costs, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Failures, on({sim_ground()}), name_of_setting);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "index/contract/stage_test.h"
+#include "index/outback/stage_test.h"
 #include "index/race/stage_test.h"
 #include "index/rcuckoo/stage_test.h"
 #include "protocols/protocols.h"
@@ -44,7 +45,12 @@ std::vector<Stories> all_stories() {
            .name = "Race",
            .directory = "../race/testdata",
            .make = make<race::StageTeller>,
-           .files = {"change", "motion", "move", "read", "scan", "split", "stale"}}};
+           .files = {"change", "motion", "move", "read", "scan", "split", "stale"}},
+          {.protocol = layout::Protocol::outback,
+           .name = "Outback",
+           .directory = "../outback/testdata",
+           .make = make<outback::StageTeller>,
+           .files = {"change", "first", "overflow", "read", "scan"}}};
 }
 
 class Golden : public ::testing::TestWithParam<Stories> {};

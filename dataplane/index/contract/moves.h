@@ -17,6 +17,17 @@
 
 namespace farpool::index::contract {
 
+// The protocols whose keys can leave, on each wire.
+inline auto moving_on(const std::vector<Ground>& grounds) {
+  std::vector<Setting> settings;
+  for (const Ground& ground : grounds) {
+    for (const Sample& sample : samples()) {
+      if (sample.moves) settings.push_back({sample, ground});
+    }
+  }
+  return ::testing::ValuesIn(settings);
+}
+
 class Elsewhere final : public Arrivals {
  public:
   Task<Status> take_in(std::string_view key, std::string_view value) override {

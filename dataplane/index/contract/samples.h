@@ -8,6 +8,7 @@
 
 #include "index/table.h"
 #include "layout/geometry.h"
+#include "layout/kv_call.h"
 
 namespace farpool::index::contract {
 
@@ -30,7 +31,7 @@ struct Sample {
   std::vector<layout::GeometryRequest> tables;
   // A table of few places, which is full with this share of them, at the least.
   layout::GeometryRequest few;
-  double full = 0;
+  double full = 0;  // no test fills the table if `full_says` is empty: then memory ends first
   // When a tenth of its keys have gone from it then, this share of half as many new ones finds room, at the least.
   double room = 0.8;
   std::string full_says;                       // in the message then
@@ -55,6 +56,9 @@ struct Sample {
   Budget budget;
   // What counts operations that take a trip more: nullptr, if none does.
   std::uint64_t Marks::*one_more = nullptr;
+  bool moves = true;  // keys can leave for another memory node
+  // Key and value travel in one CALL, beside so many other bytes: what has no room there is too large. 0: they do not.
+  std::uint64_t call_head = 0;
 };
 
 inline layout::GeometryRequest request(layout::Protocol protocol, std::uint64_t memory_bytes,
@@ -137,6 +141,33 @@ inline Sample sample_of_race() {
                      .scan_messages = 3}};
 }
 
-inline std::vector<Sample> samples() { return {sample_of_rcuckoo(), sample_of_race()}; }
+inline Sample sample_of_outback() {
+  constexpr auto kProtocol = layout::Protocol::outback;
+  const layout::GeometryRequest usual{.table_percent = 1};
+  layout::GeometryRequest many = usual;
+  many.table_percent = 5;
+  return {.protocol = kProtocol,
+          .name = "Outback",
+          .tables = {request(kProtocol, 16 << 20, usual), request(kProtocol, 64 << 20, many)},
+          .few = request(kProtocol, 2560 << 10, usual),
+          .full = 0.88,
+          .scanned = request(kProtocol, 4 << 20, usual),
+          .scanned_keys = 300,
+          .page = 8,
+          .budget = {.lookup_hit = 1,
+                     .lookup_miss = 1,
+                     .insert = 1,
+                     .refusal = 1,
+                     .update = 1,
+                     .modify = 2,
+                     .remove = 1,
+                     .scan_empty = 5,  // four of them read the locator and both headers
+                     .scan = 1,
+                     .scan_messages = 4},
+          .moves = false,
+          .call_head = layout::kKvRequestHead + 16};  // key and value are padded
+}
+
+inline std::vector<Sample> samples() { return {sample_of_rcuckoo(), sample_of_race(), sample_of_outback()}; }
 
 }  // namespace farpool::index::contract

@@ -89,7 +89,7 @@ class Stage {
       players_[name].client = &world_.connect(name);
       // Segments are fetched once in a while; that is not what a trace is about.
       for (const int bytes : teller.warm(tables)) (void)run(std::string(name) + ":put warm *" + std::to_string(bytes));
-      (void)run(std::string(name) + ":remove warm");
+      if (!teller.warm(tables).empty()) (void)run(std::string(name) + ":remove warm");
     }
   }
   ~Stage() {
@@ -163,6 +163,9 @@ class Stage {
   };
   class Trace;
 
+  static bool is_control(const fabric::sim::VerbRecord& verb) {
+    return verb.verb == fabric::Verb::call && verb.opcode < fabric::kFirstServiceOpcode;
+  }
   static Line parse(const std::string& line);
   std::optional<std::string> arrange(Player& player, const Words& words);
   void begin(Player& player, const Words& words);
@@ -349,7 +352,7 @@ inline bool Stage::reached(const Player& player, const Words& step) {
     Nanos posted = -1;
     const auto& chains = world_.network().trace().chains();
     for (std::size_t i = player.begun; i < chains.size(); ++i) {
-      if (chains[i].client != player.client->index() || chains[i].verbs[0].verb == fabric::Verb::call) continue;
+      if (chains[i].client != player.client->index() || is_control(chains[i].verbs[0])) continue;
       trips += chains[i].posted != posted ? 1 : 0;
       posted = chains[i].posted;
     }
@@ -467,7 +470,7 @@ inline std::string Stage::trace_of(Player& player) {
     const auto& chain = chains[player.shown];
     const auto& first = chain.verbs[0];
     if (chain.client != player.client->index()) continue;
-    if (first.verb == fabric::Verb::call && first.opcode != layout::kFence) continue;
+    if (is_control(first) && first.opcode != layout::kFence) continue;
     // Nobody waits for these: counters, a slot that is cleared, a block that is freed.
     const bool background =
         chain.verbs.size() == 1 && ((first.verb == fabric::Verb::fetch_add && first.at.region != layout::kTable) ||

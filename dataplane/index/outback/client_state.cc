@@ -91,7 +91,7 @@ Task<base::Status> Table::State::connect(Nanos deadline) {
   if (alive()) co_return base::Status();
   Result<std::shared_ptr<Connection>> another = co_await connections.connect(deadline);
   if (!another.ok()) co_return another.status();
-  if (connection) ++counts.reconnected;
+  if (connection) ++marks.reconnections;
   connection = std::move(*another);
   ++connects_;
   co_return base::Status();
@@ -179,7 +179,7 @@ Task<Result<bool>> Table::State::fetch(std::uint64_t generation, Nanos deadline,
   if (!parsed.ok()) co_return parsed.status();
   locator = std::make_shared<Locator>(std::move(*parsed));
   if (options.shelf) options.shelf->put(locator);
-  ++counts.fetched;
+  ++marks.locators_read;
   co_return true;
 }
 
@@ -233,6 +233,7 @@ Task<base::Status> Table::State::attach(Nanos deadline, Cost& cost) {
         if ((reply->flags & Reply::kFresh) != 0) ++life_;
         client_ = static_cast<std::uint16_t>(reply->number);
         attached_ = on;
+        ++marks.lines_taken;
         const std::uint64_t lines = std::min<std::uint64_t>(reply->version, fabric::RequestId::kMostLines);
         for (auto line = static_cast<std::uint32_t>(numbers.size()); line < lines; ++line) {
           numbers.push_back(0);
@@ -254,14 +255,17 @@ Task<void> Table::State::detach(Nanos deadline, Cost& cost) {
   attached_ = 0;
 }
 
+std::optional<Line> Table::State::free_line() {
+  if (!is_attached() || free_lines.empty()) return std::nullopt;
+  const std::uint32_t line = free_lines.back();
+  free_lines.pop_back();
+  return Line(*this, line);
+}
+
 Task<Result<Line>> Table::State::take_line(Nanos deadline, Cost& cost) {
   for (;;) {
     if (base::Status status = co_await attach(deadline, cost); !status.ok()) co_return status;
-    if (!free_lines.empty()) {
-      const std::uint32_t line = free_lines.back();
-      free_lines.pop_back();
-      co_return Line(*this, line);
-    }
+    if (std::optional<Line> line = free_line()) co_return *std::move(line);
     if (!co_await line_free.wait(deadline) && free_lines.empty()) {
       co_return late("the change of another key, whose request line this one waits for,");
     }
@@ -308,7 +312,7 @@ void Table::State::learn(const Request& request, const Reply& reply) {
       reply.status == Status::running || reply.status == Status::forgotten) {
     return;
   }
-  if (locator->learn(static_cast<std::uint32_t>(request.place), seed_of(reply.hint))) ++counts.learned;
+  if (locator->learn(static_cast<std::uint32_t>(request.place), seed_of(reply.hint))) ++marks.seeds_learned;
 }
 
 Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fabric::Buffer& room, Nanos deadline,
@@ -324,11 +328,8 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
   };
   for (;;) {
     base::Status status;
-    if (change) {
-      status = co_await attach(deadline, cost);
-    } else {
-      status = co_await ready(deadline, cost);
-    }
+    if (change && !is_attached()) status = co_await attach(deadline, cost);
+    if (!change && !is_ready()) status = co_await ready(deadline, cost);
     if (status.ok() && port.now() >= deadline) status = trouble.ok() ? late("a request to a memory node") : trouble;
     const bool none_now = status.code() == Code::unavailable && perhaps && port.now() < deadline;
     if (!status.ok() && !none_now) co_return perhaps ? unknown(status) : status;
@@ -342,7 +343,7 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
     }
     asked_in = life_;
     request.client = change ? client_ : std::uint16_t{0};
-    counts.asked_again += perhaps ? 1 : 0;
+    marks.asked_again += perhaps ? 1 : 0;
     const std::uint64_t on = connects_;
     const Asked asked = co_await post(request, bytes, room, deadline, cost);
     if (asked.fate != Fate::done) {
@@ -367,7 +368,10 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
         continue;
       case Status::forgotten:
         co_return unknown({Code::unavailable, text_of(asked.reply.status)});
-      default:  // also stale: the memory node looks at the line first, so the change has not taken effect
+      case Status::stale:  // the memory node looks at the line first, so the change has not taken effect
+        ++marks.stale_answers;
+        break;
+      default:
         break;
     }
     learn(request, asked.reply);
@@ -395,7 +399,7 @@ Task<Result<std::optional<BlockView>>> Table::State::read_elsewhere(const Reply&
   block = port.buffer(bytes);
   base::Status status = co_await read(options.blocks_region, *place, block.first(bytes), deadline, cost);
   if (!status.ok()) co_return status;
-  ++counts.elsewhere;
+  ++marks.long_blocks;
   co_return read_block(block.first(bytes), reply.number);
 }
 

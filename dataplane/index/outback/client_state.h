@@ -35,6 +35,9 @@ class Line {
 struct Table::State {
   State(Connections& all_connections, Options all_options);
 
+  // Say whether ready() and attach() would return at once: operations ask these first, which costs no frame.
+  bool is_ready() const { return alive() && locator; }
+  bool is_attached() const { return is_ready() && attached_ == connects_; }
   // Returns when there is a connection that lives, and a locator.
   task::Task<base::Status> ready(base::Nanos deadline, fabric::Cost& cost);
   // Returns when, besides, the memory node knows this client's lines as those of this connection.
@@ -42,6 +45,8 @@ struct Table::State {
   // Returns when there is another locator than the one of `generation`.
   task::Task<base::Status> renew(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
   task::Task<void> detach(base::Nanos deadline, fabric::Cost& cost);
+  // Returns a line if there is one now.
+  std::optional<Line> free_line();
   task::Task<base::Result<Line>> take_line(base::Nanos deadline, fabric::Cost& cost);
 
   // Asks, and asks again where the answer was lost. The reply lies in `room`. Learns the bucket's seed from it.
@@ -62,8 +67,7 @@ struct Table::State {
   Connections& connections;
   fabric::Port& port;
   const Options options;
-  const index::Marks marks;  // Outback's counts are ClientCounts
-  ClientCounts counts;
+  index::Marks marks;
   std::shared_ptr<Connection> connection;
   std::shared_ptr<Locator> locator;
   std::vector<std::uint64_t> numbers;  // of the last request, by line

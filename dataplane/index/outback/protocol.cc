@@ -81,7 +81,15 @@ class Side final : public index::NodeSide, private Eras {
     const NodeTable::Totals totals = table_->totals();
     return {.keys = totals.keys,
             .bytes = totals.bytes,
-            .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader};
+            .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader,
+            .marks = {.overflow_keys = totals.overflow,
+                      .locator_bytes = locator_bytes(table_->cut().figures),
+                      .make_ups = totals.make_ups,
+                      .reseeds = totals.reseeds,
+                      .pulled = totals.pulled,
+                      .moved_blocks = totals.moved,
+                      .in_place = totals.in_place,
+                      .held_calls = service_->held()}};
   }
 
  private:
@@ -173,6 +181,10 @@ class Outback final : public index::Protocol {
   index::Mended mend(const Geometry& geometry, base::MutableBytes memory, const Progress&) const override {
     const base::MutableBytes heap = part_of(memory, geometry.at(layout::kHeap));
     const base::MutableBytes table = part_of(memory, geometry.at(layout::kTable));
+    // No client writes there: what these regions say is damage.
+    for (const layout::RegionId id : {layout::kSlots, layout::kLeases, layout::kLocks}) {
+      std::ranges::fill(part_of(memory, geometry.at(id)), std::byte{0});
+    }
     index::Mended mended;
     const auto made = parse(heap);
     const auto finished = made.ok() ? finish_decided(*made, heap, {}) : made.status();

@@ -45,7 +45,6 @@ Table::~Table() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->options.geometry; }
 const index::Marks& Table::marks() const { return state_->marks; }
-const ClientCounts& Table::counts() const { return state_->counts; }
 const Locator* Table::locator() const { return state_->locator.get(); }
 std::uint64_t Table::positions() const {
   if (state_->locator) {
@@ -80,10 +79,18 @@ struct Sight {
 
 base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
 
-// Reads a key where the locator says it is, and if that does not tell, wherever it is in its bucket.
-Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost) {
+std::string copied(std::string room, base::Bytes value) {
+  room.assign(base::text_of(value));
+  return room;
+}
+
+// Reads a key where the locator says it is, and if that does not tell, wherever it is in its bucket. The value may use
+// the memory of `into`.
+Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {}) {
   if (base::Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
-  if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
+  if (!state.is_ready()) {
+    if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
+  }
   const Hold hold(state);
   const base::Bytes bytes = base::bytes_of(key);
   fabric::Buffer request, room;
@@ -110,13 +117,13 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     const bool empty = (reply->flags & Reply::kEmpty) != 0;
     const bool may_be =
         make_up || (!empty && (elsewhere ? reply->key_bytes == bytes.size() : std::ranges::equal(reply->key, bytes)));
-    if (may_be && !elsewhere) co_return Sight{std::string(base::text_of(reply->value)), reply->version};
+    if (may_be && !elsewhere) co_return Sight{copied(std::move(into), reply->value), reply->version};
     if (may_be) {
       fabric::Buffer block;
       const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
       if (!view.ok()) co_return view.status();
       if (*view && std::ranges::equal((*view)->key, bytes)) {
-        co_return Sight{std::string(base::text_of((*view)->value)), (*view)->head.version};
+        co_return Sight{copied(std::move(into), (*view)->value), (*view)->head.version};
       }
       if (state.port.now() >= deadline) co_return late("a lookup, whose value changes all the time,");
     }
@@ -125,7 +132,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
         slot_of(hash, seed_of(reply->hint).value) == spot.slot) {
       co_return Sight{};
     }
-    state.counts.make_ups += make_up ? 0 : 1;
+    state.marks.make_ups += make_up ? 0 : 1;
     make_up = true;
   }
 }
@@ -133,8 +140,8 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
 }  // namespace
 
 Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost,
-                                                       std::string /*room*/) {
-  Result<Sight> sight = co_await look(*state_, key, deadline, cost);
+                                                       std::string room) {
+  Result<Sight> sight = co_await look(*state_, key, deadline, cost, std::move(room));
   if (!sight.ok()) co_return sight.status();
   co_return std::move(sight->value);
 }
@@ -155,9 +162,12 @@ struct Wish {
 
 Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
   if (base::Status status = index::check_sizes(wish.key, wish.value.size()); !status.ok()) co_return status;
-  if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
-  Result<Line> line = co_await state.take_line(deadline, cost);
-  if (!line.ok()) co_return line.status();
+  std::optional<Line> line = state.free_line();
+  if (!line) {
+    Result<Line> waited = co_await state.take_line(deadline, cost);
+    if (!waited.ok()) co_return waited.status();
+    line.emplace(std::move(*waited));
+  }
   std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
   fabric::Buffer request, room;
@@ -189,6 +199,7 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
       if (state.port.now() >= deadline) co_return late("a change, which waits for room,");
       // No era would end while an operation that waits for its end held it.
       hold.reset();
+      ++state.marks.room_waits;
       co_await state.pause(deadline, waits);
       ++waits;
       continue;

@@ -23,16 +23,6 @@
 
 namespace farpool::outback {
 
-// Counts of one client's table.
-struct ClientCounts {
-  std::uint64_t make_ups = 0;     // second CALLs of a lookup
-  std::uint64_t learned = 0;      // seeds that replies brought
-  std::uint64_t fetched = 0;      // locators
-  std::uint64_t elsewhere = 0;    // blocks that were read one-sidedly
-  std::uint64_t reconnected = 0;  // after a connection had ended
-  std::uint64_t asked_again = 0;  // changes whose answer was lost
-};
-
 // A table's newest locator, which all threads of a process that use the table share: a locator is most of what a client
 // holds.
 class Shelf {
@@ -105,7 +95,6 @@ class Table final : public index::Table {
 
   const layout::Geometry& geometry() const override;
   const index::Marks& marks() const override;
-  const ClientCounts& counts() const;
   // Returns the locator; nullptr before the first operation.
   const Locator* locator() const;
 

@@ -111,9 +111,9 @@ TEST(TableTest, DoesWhatAMapDoes) {
     Bed bed({.keys = 100, .load = 0.9, .memory_bytes = 64 << 20, .wire = {.seed = seed}});
     Bed::Client& client = bed.connect();
     bed.run(compare_with_a_map(bed, client, seed, 150));
-    EXPECT_GT(client.table().counts().make_ups, 0u);
-    EXPECT_GT(client.table().counts().learned, 0u);
-    EXPECT_GT(client.table().counts().elsewhere, 0u);
+    EXPECT_GT(client.table().marks().make_ups, 0u);
+    EXPECT_GT(client.table().marks().seeds_learned, 0u);
+    EXPECT_GT(client.table().marks().long_blocks, 0u);
     EXPECT_GT(bed.host().table().totals().overflow, 0u) << "no key overflowed";
   }
 }
@@ -218,7 +218,7 @@ task::Task<void> look_with_old_seeds(Bed& bed, Bed::Client& writer, Bed::Client&
     twice += cost.trips == 2 ? 1 : 0;
   }
   EXPECT_GT(twice, 0u) << "no seed was old";
-  EXPECT_EQ(reader.table().counts().make_ups, twice);
+  EXPECT_EQ(reader.table().marks().make_ups, twice);
   // Each bucket has told its seed: no lookup needs a second trip from now on, of an absent key either.
   for (std::uint64_t i = 0; i < 60; ++i) {
     EXPECT_TRUE(unwrap(co_await reader.table().lookup(key_of(i), bed.soon(), cost = {})).has_value());
@@ -253,7 +253,7 @@ TEST(TableTest, AChangeWhoseAnswerIsLostTakesEffectOnce) {
       tasks.push_back(count_up_in_bad_weather(bed, clients[i % 2]->table(), 50, done));
     bed.run(std::move(tasks));
     for (const Bed::Client* client : clients) {
-      asked_again += const_cast<Bed::Client*>(client)->table().counts().asked_again;
+      asked_again += const_cast<Bed::Client*>(client)->table().marks().asked_again;
     }
     EXPECT_GT(asked_again, 0u);
     bed.network().options().lose_reply = bed.network().options().lose_call = 0;
@@ -325,7 +325,7 @@ task::Task<void> follow_another_locator(Bed& bed, Bed::Client& client) {
   const auto value = unwrap(co_await client.table().lookup("key", bed.soon(), cost));
   EXPECT_FALSE(value.has_value()) << "another table";
   EXPECT_EQ(client.table().locator()->header().generation, 2u);
-  EXPECT_EQ(client.table().counts().fetched, 2u);
+  EXPECT_EQ(client.table().marks().locators_read, 2u);
   EXPECT_FALSE(unwrap(co_await client.table().put("key", "value", bed.soon(), cost)));
   EXPECT_TRUE(unwrap(co_await client.table().lookup("key", bed.soon(), cost)).has_value());
 }
@@ -415,13 +415,13 @@ task::Task<void> share_a_locator(Bed& bed, Bed::Client& one, Bed::Client& other)
   unwrap(co_await one.table().put("key", "value", bed.soon(), cost));
   EXPECT_TRUE(unwrap(co_await other.table().lookup("key", bed.soon(), cost)).has_value());
   EXPECT_EQ(one.table().locator(), other.table().locator());
-  EXPECT_EQ(one.table().counts().fetched + other.table().counts().fetched, 1u);
+  EXPECT_EQ(one.table().marks().locators_read + other.table().marks().locators_read, 1u);
   bed.host().lose(bed.figures(2), bed.locator_of(2));
   one.sever();
   other.sever();
   EXPECT_FALSE(unwrap(co_await one.table().lookup("key", bed.soon(), cost)).has_value());
   EXPECT_FALSE(unwrap(co_await other.table().lookup("key", bed.soon(), cost)).has_value());
-  EXPECT_EQ(one.table().counts().fetched + other.table().counts().fetched, 2u);
+  EXPECT_EQ(one.table().marks().locators_read + other.table().marks().locators_read, 2u);
   EXPECT_EQ(other.table().locator()->header().generation, 2u);
 }
 

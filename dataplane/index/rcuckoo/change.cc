@@ -54,7 +54,7 @@ class Change {
         planner_(state, places_),
         suspicion_(state.session, state.repairer),
         backoff_(state.session),
-        sweeps_(wish.expects_absent) {}
+        guesses_(wish.expects_absent) {}
 
   Task<Result<bool>> run();
 
@@ -109,7 +109,10 @@ class Change {
 
   // Locks.
   Task<Status> choose_rows();
+  Task<Status> choose_path();
   void plan_locks();
+  // Plans READs of the rows that are wanted, or of all rows that their locks cover.
+  void plan_reads(bool all);
   Task<Status> take_turn();
   void leave_turn() { state_.turns.give_back(std::span(turn_).first(std::exchange(turn_count_, 0))); }
   void say_in(session::Slot& slot) const;
@@ -139,7 +142,10 @@ class Change {
   bool compose();
   heap::Purpose purpose_of(std::uint64_t bytes) const;
   Task<Status> fetch_block();
-  bool place();
+  Task<Result<bool>> place();
+  bool place_in_key_rows();
+  bool place_in_held_rows();
+  Task<Status> read_all_held_rows();
   Task<Result<Next>> commit(session::Slot& slot, Edit::Kind kind);
   Task<Result<Next>> close(session::Slot& slot);
   Task<Status> carry_out(Chain& chain);
@@ -161,8 +167,9 @@ class Change {
   Planner planner_;
   session::Suspicion suspicion_;
   Backoff backoff_;
-  bool sweeps_;        // locks a path and reads all rows of every lock, instead of the key's two rows
-  bool full_ = false;  // there is no path: an error, unless another client has put the key there, or made room
+  bool guesses_;         // asks the cache whether the key's rows have room, and sweeps if they have none
+  bool sweeps_ = false;  // locks a path and reads all rows of every lock, instead of the key's two rows
+  bool full_ = false;    // there is no path: an error, unless another client has put the key there, or made room
   unsigned failed_searches_ = 0;
 
   // This attempt: rows wanted, their locks, and the bytes read under them.
@@ -268,6 +275,7 @@ Task<Result<Change::Next>> Change::attempt(session::Slot& slot, Attempt& held) {
   // Locate.
   if (Status status = co_await choose_rows(); !status.ok()) co_return status;
   plan_locks();
+  plan_reads(sweeps_);
   if (Status status = co_await take_turn(); !status.ok()) co_return status;
   // Ask.
   const Result<bool> locked = co_await lock(slot);
@@ -296,9 +304,11 @@ Task<Result<Change::Next>> Change::attempt(session::Slot& slot, Attempt& held) {
   if (kind == Edit::Kind::put) {
     if (Status status = check_sizes(key_, value_.size()); !status.ok()) co_return status;
     if (!composed_ && !compose()) co_return Next::with_block;
-    if (!found_.present && !place()) {
-      if (full_) co_return full();
-      co_return Next::with_path;
+    if (!found_.present) {
+      const Result<bool> placed = co_await place();
+      if (!placed.ok()) co_return placed.status();
+      if (!*placed && full_) co_return full();
+      if (!*placed) co_return Next::with_path;
     }
   }
   // Settle.
@@ -345,7 +355,14 @@ Task<Status> Change::choose_rows() {
       rows_[row_count_] = wish_.close.first + row_count_;
     co_return Status();
   }
-  if (!sweeps_) co_return Status();
+  // A row of which nothing is known is presumed to have room: more often than not it has.
+  if (std::exchange(guesses_, false)) sweeps_ = !planner_.speculate(path_) || path_.length > 1;
+  if (sweeps_) co_return co_await choose_path();
+  co_return Status();
+}
+
+// Adds the rows of a path that may lead to room.
+Task<Status> Change::choose_path() {
   if (failed_searches_ >= kGuesses || !planner_.speculate(path_)) {
     Result<bool> found = co_await planner_.explore(path_, deadline_, cost_);
     if (!found.ok()) co_return found.status();
@@ -360,14 +377,10 @@ Task<Status> Change::choose_rows() {
 
 void Change::plan_locks() {
   const Geometry& g = state_.geometry;
-  std::array<std::uint64_t, kMaxRows> sorted = rows_;
-  const auto begin = sorted.begin();
-  std::sort(begin, begin + static_cast<std::ptrdiff_t>(row_count_));
-
   // Takes lock words in increasing order; locks that share a physical bit take it once.
   word_count_ = 0;
   for (std::size_t i = 0; i < row_count_; ++i) {
-    const LockBit bit = lock_bit(g, lock_of(g, sorted[i]));
+    const LockBit bit = lock_bit(g, lock_of(g, rows_[i]));
     const auto end = words_.begin() + static_cast<std::ptrdiff_t>(word_count_);
     const auto at =
         std::find_if(words_.begin(), end, [&bit](const LockWord& word) { return word.offset == bit.offset; });
@@ -381,13 +394,18 @@ void Change::plan_locks() {
             [](const LockWord& a, const LockWord& b) { return a.offset < b.offset; });
   FARPOOL_CHECK(word_count_ <= layout::OperationSlot::kLockWords);
   if (word_count_ > 1) ++state_.marks.multi_word_locks;
+}
 
-  // Reads the wanted rows, or all rows that their locks cover. Neighbours share a READ.
+// Neighbours share a READ.
+void Change::plan_reads(bool all) {
+  const Geometry& g = state_.geometry;
+  std::array<std::uint64_t, kMaxRows> sorted = rows_;
+  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(row_count_));
   stretch_count_ = 0;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < row_count_; ++i) {
-    const std::uint64_t first = sweeps_ ? lock_of(g, sorted[i]) * g.rows_per_lock : sorted[i];
-    const std::uint64_t end = sweeps_ ? std::min(first + g.rows_per_lock, g.rows) : first + 1;
+    const std::uint64_t first = all ? lock_of(g, sorted[i]) * g.rows_per_lock : sorted[i];
+    const std::uint64_t end = all ? std::min(first + g.rows_per_lock, g.rows) : first + 1;
     if (stretch_count_ > 0) {
       Stretch& last = stretches_[stretch_count_ - 1];
       if (first < last.first + last.count) continue;  // the same lock
@@ -693,18 +711,15 @@ Task<Status> Change::fetch_block() {
 }
 
 // Finds the place of the new entry: the head of path_. Returns false if the held rows have no room.
-bool Change::place() {
-  if (sweeps_) {
-    struct Held {
-      Change& change;
-      base::Bytes operator()(std::uint64_t number) const {
-        const base::Bytes bytes = change.row(number);
-        return !bytes.empty() && RowView(change.state_.geometry, bytes).whole(number) ? bytes : base::Bytes();
-      }
-    };
-    const Held held{*this};
-    return planner_.search_held(held, path_);
+Task<Result<bool>> Change::place() {
+  if (!sweeps_) {
+    if (place_in_key_rows()) co_return true;
+    if (Status status = co_await read_all_held_rows(); !status.ok()) co_return status;
   }
+  co_return place_in_held_rows();
+}
+
+bool Change::place_in_key_rows() {
   for (const std::uint64_t number : {places_.first, places_.second}) {
     const int slot = view(number).empty_slot();
     if (slot < 0) continue;
@@ -713,6 +728,31 @@ bool Change::place() {
     return true;
   }
   return false;
+}
+
+bool Change::place_in_held_rows() {
+  struct Held {
+    Change& change;
+    base::Bytes operator()(std::uint64_t number) const {
+      const base::Bytes bytes = change.row(number);
+      return !bytes.empty() && RowView(change.state_.geometry, bytes).whole(number) ? bytes : base::Bytes();
+    }
+  };
+  const Held held{*this};
+  return planner_.search_held(held, path_);
+}
+
+// The key's rows are full: reads what else their locks cover, which is near and may take an entry of theirs. That is one
+// trip under the locks, where another attempt is two.
+Task<Status> Change::read_all_held_rows() {
+  plan_reads(true);
+  Chain chain;
+  add_reads(chain);
+  const Outcome outcome = co_await state_.session.post(chain.ops(), deadline_, cost_);
+  if (outcome.fate != Fate::done) {
+    co_return state_.gone(Code::unavailable, "the session ended before " + std::string(name()) + " changed anything");
+  }
+  co_return check_key_rows();
 }
 
 // Posts one chain: the extent if it has not been sent, the slot, the rows from the end of the path on, and the release.

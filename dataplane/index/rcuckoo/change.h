@@ -18,7 +18,7 @@ struct Wish {
   Edit::Kind if_absent = Edit::Kind::keep;  // keep or put
   std::string_view value = {};              // of a put, known beforehand
   Editor* editor = nullptr;                 // decides instead of all of these
-  bool expects_absent = false;              // locks a whole path at once, not just the key's two rows
+  bool expects_absent = false;              // asks the cache for a path, before it finds the key's two rows full
   // Only asks, under the locks, whether an entry of the key's rows points to this block; the answer takes the form of
   // whether the key existed.
   std::optional<std::uint64_t> block = {};

@@ -31,7 +31,7 @@ TEST(Facts, HoldForEveryOperation) {
     EXPECT_COSTS("lookup " + key, facts::lookup_miss(ours, rows));
     EXPECT_COSTS("update " + key + " x", facts::change_nothing(ours, rows));
     EXPECT_COSTS("remove " + key, facts::change_nothing(ours, rows));
-    EXPECT_COSTS("insert " + key + " x", facts::insert(ours, 1, 1, 1) + mark);
+    EXPECT_COSTS("insert " + key + " x", facts::change(ours, rows) + mark);
     EXPECT_COSTS("lookup " + key, facts::lookup_hit(ours, rows));
     EXPECT_COSTS("update " + key + " y", facts::change(ours, rows));
     EXPECT_COSTS("put " + key + " z", facts::change(ours, rows));

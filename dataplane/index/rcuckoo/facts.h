@@ -87,7 +87,8 @@ constexpr Figures change_extent(const Shape& shape, Rows rows, std::uint64_t key
          (own_block ? Figures{} : Figures{0, 1, kFetchAdd});
 }
 
-// An insert that guessed its path right. `locks`: how many it needs, in runs of adjacent rows that are read together.
+// The paper's insert, which guessed its path right, and reads every row of its locks. `locks`: how many it needs, in runs of adjacent rows that are read together.
+// Ours costs what a change does, as long as one of the key's rows has room.
 constexpr Figures insert(const Shape& shape, unsigned path_rows, unsigned locks, unsigned runs) {
   const std::uint64_t rows = locks * shape.rows_per_lock * shape.row_bytes;
   return Figures{2, 2 + runs + path_rows,

@@ -3,7 +3,8 @@
 
 namespace farpool::rcuckoo {
 
-// Locks the rows of a cuckoo path and both rows of the key: so no other client can add the same key in its other row.
+// Locks both rows of the key, so that no other client can add the same key in its other row, and reads them. Only if both are full, it also reads what else their
+// locks cover, and after that locks the rows of a cuckoo path.
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
   return add(*state_, key, value, false, deadline, cost);
 }

@@ -76,11 +76,12 @@ func (d *decision) why(n *node) string {
 	return strings.Join(keys, ", ")
 }
 
-// guard says how many memory nodes the disruption budget keeps. A memory node counts as long as its process is there, even if it holds nothing yet, or nothing any
-// more. If it did not count, it would be a pod too many for the budget, and another pod could be evicted in its place.
+// guard says how many memory nodes the disruption budget keeps. A memory node counts as long as it may have a process, even if it holds nothing yet, or nothing any
+// more, and even if its process has not started or ends again and again. If it did not count, it would be a pod too many for the budget from the moment at which it
+// starts, and another pod could be evicted in its place.
 func (d *decision) guard() {
 	for _, n := range d.nodes {
-		if n.wanted || runs(n.pod) || inMap(d.epochs.current, n.name) {
+		if n.wanted || n.object != nil || n.pod != nil && !PodEnded(n.pod) || inMap(d.epochs.current, n.name) {
 			d.pool.Guarded++
 		}
 	}

@@ -323,6 +323,17 @@ func (o *operator) mayWrite() bool {
 	return true
 }
 
+// isHeld says whether a memory node is known to hold the map of an epoch. Then the operator takes it from there, whatever became of the nodes in it, where no
+// object is in its cache.
+func (o *operator) isHeld(epoch int64) bool {
+	for _, seen := range o.snapshot.Agents {
+		if held := seen.Facts.GetMemoryNode().GetMap(); held.GetPoolUid() == string(o.snapshot.Pool.UID) && int64(held.GetEpoch()) == epoch {
+			return true
+		}
+	}
+	return false
+}
+
 func (o *operator) apply(object render.Object) error {
 	k, name, ok := modelled(object)
 	if !ok {
@@ -334,7 +345,7 @@ func (o *operator) apply(object render.Object) error {
 	if lease, is := object.(*apiac.RepairLeaseApplyConfiguration); is {
 		o.mayRepair(lease)
 	}
-	if shardMap, is := object.(*apiac.ShardMapApplyConfiguration); is && len(o.snapshot.ShardMaps) > 0 {
+	if shardMap, is := object.(*apiac.ShardMapApplyConfiguration); is && len(o.snapshot.ShardMaps) > 0 && !o.isHeld(*shardMap.Spec.Epoch) {
 		before := &o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec
 		for _, entry := range shardMap.Spec.Nodes {
 			node, pod := o.snapshot.Nodes[*entry.Name], o.snapshot.NodePods[*entry.Name]

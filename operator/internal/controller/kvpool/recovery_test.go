@@ -81,7 +81,7 @@ var _ = Describe("a failure that lasts", func() {
 
 		running.meddle.Store(nil)
 		ended := time.Now()
-		w.awaitEpoch(2)
+		w.awaitLaterEpoch(1)
 		w.awaitPublished()
 		Eventually(func(g Gomega) {
 			g.Expect(k8s.Get(w.ctx, w.key("cache-shards"), &deployment)).To(Succeed())

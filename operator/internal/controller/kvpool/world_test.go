@@ -404,6 +404,17 @@ func (w *world) awaitEpoch(epoch int64) *v1alpha1.ShardMap {
 	return shardMap
 }
 
+// awaitLaterEpoch is for maps whose number depends on which write of a look was refused: a status that names a map that was never made costs its number.
+func (w *world) awaitLaterEpoch(than int64) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		reference := w.current().Status.ShardMap
+		g.Expect(reference).NotTo(BeNil())
+		g.Expect(reference.Epoch).To(BeNumerically(">", than))
+		g.Expect(k8s.Get(w.ctx, w.key(reference.Name), &v1alpha1.ShardMap{})).To(Succeed())
+	}, within, every).Should(Succeed())
+}
+
 func (w *world) awaitPublished() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
