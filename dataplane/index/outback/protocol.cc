@@ -69,8 +69,9 @@ const char* mend_locator(const Cut& cut, base::MutableBytes table, base::Mutable
 class Side final : public index::NodeSide, private Eras {
  public:
   explicit Side(const session::EraWords& eras) : eras_(eras) {}
-  base::Status open(base::MutableBytes memory, base::MutableBytes locator, const base::HashSecret& seed) {
-    auto table = NodeTable::open(memory, {.secret = seed, .eras = this, .locator = locator, .growth = {}}, {});
+  base::Status open(base::MutableBytes memory, const base::HashSecret& seed) {
+    // No locator, so no growth yet: it has not been tried with several threads.
+    auto table = NodeTable::open(memory, {.secret = seed, .eras = this, .locator = {}, .growth = {}}, {});
     if (!table.ok()) return table.status();
     table_ = std::move(*table);
     service_ = std::make_unique<NodeService>(*table_);
@@ -83,7 +84,7 @@ class Side final : public index::NodeSide, private Eras {
             .bytes = totals.bytes,
             .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader,
             .marks = {.overflow_keys = totals.overflow,
-                      .locator_bytes = locator_bytes(table_->cut().figures),
+                      .locator_bytes = table_->cut().locator_bytes,
                       .make_ups = totals.make_ups,
                       .reseeds = totals.reseeds,
                       .pulled = totals.pulled,
@@ -235,8 +236,7 @@ class Outback final : public index::Protocol {
                                                        const base::HashSecret& seed,
                                                        const session::EraWords& eras) const override {
     auto side = std::make_unique<Side>(eras);
-    base::Status status =
-        side->open(part_of(memory, geometry.at(layout::kHeap)), part_of(memory, geometry.at(layout::kTable)), seed);
+    base::Status status = side->open(part_of(memory, geometry.at(layout::kHeap)), seed);
     if (!status.ok()) return status;
     return std::unique_ptr<index::NodeSide>(std::move(side));
   }

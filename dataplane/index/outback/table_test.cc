@@ -395,9 +395,9 @@ void grow_in_a_bed(fabric::sim::Options wire, bool restarts) {
     idle.sever();
   }
   bed.network().options().lose_reply = bed.network().options().lose_call = 0;
-  const std::uint64_t fetched = idle.table().counts().fetched;
+  const std::uint64_t fetched = idle.table().marks().locators_read;
   bed.run(look_again(bed, idle.table(), kClients, kKeys));
-  EXPECT_GT(idle.table().counts().fetched, fetched) << "a client that was idle is told";
+  EXPECT_GT(idle.table().marks().locators_read, fetched) << "a client that was idle is told";
 }
 
 TEST(TableTest, ATableGrowsUnderItsClients) {
