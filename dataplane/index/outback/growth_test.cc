@@ -90,7 +90,7 @@ TEST(Growth, DoublesATableAsOftenAsTheMemoryHasRoomFor) {
     EXPECT_EQ(table.table().stage().level, 4u);
     EXPECT_GT(notices, 0u) << "clients are told before";
     expect_content(table, model);
-    expect_in_slots(table, model, 0.7);  // those that came after the last locator was built have slots by chance
+    expect_in_slots(table, model, 0.7);  // keys that came after the last locator was built have slots by chance
     ASSERT_TRUE(table.start());
     table.attach();
     expect_content(table, model);
