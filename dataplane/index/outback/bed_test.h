@@ -29,9 +29,15 @@ class BedHost final : public fabric::Host {
  public:
   static constexpr std::uint32_t kLocators = 1, kBlocks = 2;
 
-  BedHost(const Figures& figures, const Locator& locator)
-      : figures_(figures), words_(figures.memory_bytes / 8), locator_(locator.words().begin(), locator.words().end()) {
-    EXPECT_TRUE(format(memory(), figures).ok());
+  // Without settings of growth, the table does not grow.
+  BedHost(const Figures& figures, const Locator& locator, const std::optional<GrowthSettings>& growth = {})
+      : figures_(figures),
+        growth_(growth),
+        words_(figures.memory_bytes / 8),
+        locator_(locator.words().begin(), locator.words().end()) {
+    const auto cut = format(memory(), figures);
+    EXPECT_TRUE(cut.ok());
+    if (growth) locator_.resize(cut->locator_bytes / 8);
     start();
   }
   base::MutableBytes memory() { return std::as_writable_bytes(std::span(words_)); }
@@ -39,7 +45,9 @@ class BedHost final : public fabric::Host {
   NodeTable& table() { return *table_; }
   // Another process takes the memory over.
   void start() {
-    auto opened = NodeTable::open(memory(), {.secret = kBedSecret}, {});
+    Settings settings{.secret = kBedSecret, .locator = {}, .growth = growth_.value_or(GrowthSettings{})};
+    if (growth_) settings.locator = std::as_writable_bytes(std::span(locator_));
+    auto opened = NodeTable::open(memory(), settings, {});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     service_.reset();
     table_ = std::move(*opened);
@@ -79,6 +87,7 @@ class BedHost final : public fabric::Host {
             {kBlocks, base::mix(~session), memory().data(), memory().size(), true}};
   }
   Figures figures_;
+  std::optional<GrowthSettings> growth_;
   std::vector<std::uint64_t> words_, locator_;
   std::unique_ptr<NodeTable> table_;
   std::unique_ptr<NodeService> service_;
@@ -121,12 +130,14 @@ class Bed {
     double load = 0.8;
     std::uint64_t overflow = 64;
     std::uint64_t memory_bytes = 16 << 20;
+    std::uint64_t doublings = 0;
+    std::optional<GrowthSettings> growth;
     fabric::sim::Options wire;
   };
   class Client final : public Connections {
    public:
     Client(Bed& bed, fabric::sim::SimPort& port, std::shared_ptr<Shelf> shelf)
-        : bed_(bed), port_(port), table_(*this, options(std::move(shelf))) {}
+        : bed_(bed), port_(port), table_(*this, options(bed, std::move(shelf))) {}
     fabric::Port& port() override { return port_; }
     task::Task<base::Result<std::shared_ptr<Connection>>> connect(base::Nanos deadline) override {
       if (gone_) co_return base::Status(base::Code::corrupt, "the memory is gone");
@@ -145,11 +156,13 @@ class Bed {
     }
 
    private:
-    static Table::Options options(std::shared_ptr<Shelf> shelf) {
-      return {.secret = kBedSecret,
-              .locator_region = BedHost::kLocators,
-              .blocks_region = BedHost::kBlocks,
-              .shelf = std::move(shelf)};
+    static Table::Options options(Bed& bed, std::shared_ptr<Shelf> shelf) {
+      Table::Options options{.secret = kBedSecret,
+                             .locator_region = BedHost::kLocators,
+                             .blocks_region = BedHost::kBlocks,
+                             .shelf = std::move(shelf)};
+      if (bed.options_.growth) options.second_locator_at = bed.host().table().cut().locator;
+      return options;
     }
     Bed& bed_;
     fabric::sim::SimPort& port_;
@@ -160,7 +173,7 @@ class Bed {
 
   explicit Bed(Options options)
       : options_(options), network_(options.wire), node_(network_.add_node("node")), locator_(locator_of(1)) {
-    host_ = std::make_unique<BedHost>(figures(), locator_);
+    host_ = std::make_unique<BedHost>(figures(), locator_, options_.growth);
     node_.serve(*host_);
   }
   ~Bed() {
@@ -195,8 +208,9 @@ class Bed {
 
   // A locator without keys: each key goes to the first of its buckets.
   Locator locator_of(std::uint64_t generation) const {
-    const auto shape = LocatorShape::of(LocatorShape::buckets_for(options_.keys, options_.load), 0);
+    auto shape = LocatorShape::of(LocatorShape::buckets_for(options_.keys, options_.load), 0);
     EXPECT_TRUE(shape.ok());
+    shape->doublings = static_cast<std::uint32_t>(options_.doublings);
     return build(*shape, generation, 99 + generation, {}).locator;
   }
   Figures figures(std::uint64_t generation = 1) const {
@@ -206,10 +220,11 @@ class Bed {
             .salt = header.salt,
             .partitions = header.shape.partitions,
             .partition_buckets = header.shape.buckets,
-            .parts = 2,
+            .parts = 1,
             .overflow = options_.overflow,
             .clients = 8,
-            .lines = 4};
+            .lines = 4,
+            .doublings = options_.doublings};
   }
 
  private:

@@ -16,18 +16,18 @@ namespace farpool::outback {
 // sorts them, whatever their number in each partition.
 class Builder::Sorted {
  public:
-  Sorted(std::uint32_t partitions, std::uint64_t most_keys)
-      : partitions_(partitions),
+  Sorted(const LocatorShape& shape, std::uint64_t most_keys)
+      : shape_(shape),
         most_keys_(most_keys),
-        lists_(partitions),
-        chunks_(most_keys / kChunk + partitions),
+        lists_(shape.partitions),
+        chunks_(most_keys / kChunk + shape.partitions),
         next_(chunks_, kNone),
         hashes_(new std::uint64_t[chunks_ * kChunk]) {}
 
   bool add(std::span<const std::uint64_t> hashes) {
     if (hashes.size() > most_keys_ - keys_) return false;
     for (const std::uint64_t hash : hashes) {
-      List& list = lists_[(hash >> 32) * partitions_ >> 32];
+      List& list = lists_[Candidates::partition_of(hash, shape_)];
       if (list.count % kChunk == 0) grow(list);
       hashes_[list.at + list.count++ % kChunk] = hash;
     }
@@ -72,7 +72,7 @@ class Builder::Sorted {
     list.at = std::uint64_t{used_++} * kChunk;
   }
 
-  const std::uint64_t partitions_;
+  const LocatorShape shape_;
   const std::uint64_t most_keys_;
   std::uint64_t keys_ = 0;
   std::vector<List> lists_;
@@ -321,7 +321,7 @@ struct Builder::State {
       : shape(the_shape),
         generation(the_generation),
         salt(the_salt),
-        sorted(shape.partitions, most_keys),
+        sorted(shape, most_keys),
         words(shape.words()),
         part(shape, figures, left_out) {}
 

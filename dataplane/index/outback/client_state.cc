@@ -130,26 +130,51 @@ Task<base::Status> Table::State::read(std::uint32_t region, std::uint64_t offset
   co_return base::Status();
 }
 
+// Reads the headers of both places. corrupt: none of them is one.
+Task<Result<Table::State::Place>> Table::State::newest_place(Nanos deadline, Cost& cost) {
+  const std::uint64_t first = connection->region_bytes(options.locator_region);
+  std::vector<Place> places{{.region = options.locator_region, .room = first, .words = {}, .header = {}}};
+  if (options.second_locator_at) {
+    const std::uint64_t all = connection->region_bytes(options.blocks_region), at = *options.second_locator_at;
+    places.push_back(
+        {.region = options.blocks_region, .offset = at, .room = all - std::min(at, all), .words = {}, .header = {}});
+  }
+  std::optional<Place> newest;
+  base::Status wrong;
+  for (Place& place : places) {
+    const auto bytes = std::as_writable_bytes(std::span(place.words));
+    if (base::Status status = co_await read(place.region, place.offset, bytes, deadline, cost); !status.ok()) {
+      co_return status;
+    }
+    const auto header = LocatorHeader::parse(bytes);
+    if (header.ok()) place.header = *header;
+    if (!header.ok() && wrong.ok()) wrong = header.status();
+    if (header.ok() && (!newest || newest->header->generation < header->generation)) newest = place;
+  }
+  if (!newest) co_return wrong;
+  co_return *newest;
+}
+
 // Reads header, arrays, and header again. False: there is no newer one yet. corrupt: it is not whole, perhaps because it
 // is being written.
 Task<Result<bool>> Table::State::fetch(std::uint64_t generation, Nanos deadline, Cost& cost) {
-  const std::uint32_t region = options.locator_region;
-  std::array<std::uint64_t, LocatorHeader::kWords> words{}, again{};
-  base::Status status = co_await read(region, 0, std::as_writable_bytes(std::span(words)), deadline, cost);
-  if (!status.ok()) co_return status;
-  const auto header = LocatorHeader::parse(std::as_bytes(std::span(words)));
-  if (!header.ok()) co_return header.status();
-  if (header->generation == generation) co_return false;
-  const std::uint64_t room = connection->region_bytes(region);
-  if (header->bytes() > room) {
-    co_return base::Status(Code::corrupt, "a locator of " + std::to_string(header->bytes()) +
-                                              " bytes is said to lie in a region of " + std::to_string(room));
+  const Result<Place> place = co_await newest_place(deadline, cost);
+  if (!place.ok()) co_return place.status();
+  const LocatorHeader& header = *place->header;
+  if (header.generation == generation) co_return false;
+  if (header.bytes() > place->room) {
+    co_return base::Status(Code::corrupt, "a locator of " + std::to_string(header.bytes()) +
+                                              " bytes is said to lie in a region of " + std::to_string(place->room));
   }
-  std::vector<std::uint64_t> all(header->bytes() / 8);
-  status = co_await read(region, 0, std::as_writable_bytes(std::span(all)), deadline, cost);
-  if (status.ok()) status = co_await read(region, 0, std::as_writable_bytes(std::span(again)), deadline, cost);
+  std::vector<std::uint64_t> all(header.bytes() / 8);
+  std::array<std::uint64_t, LocatorHeader::kWords> again{};
+  const auto bytes = std::as_writable_bytes(std::span(all));
+  base::Status status = co_await read(place->region, place->offset, bytes, deadline, cost);
+  if (status.ok()) {
+    status = co_await read(place->region, place->offset, std::as_writable_bytes(std::span(again)), deadline, cost);
+  }
   if (!status.ok()) co_return status;
-  if (again != words) co_return base::Status(Code::corrupt, "a locator has changed while it was read");
+  if (again != place->words) co_return base::Status(Code::corrupt, "a locator has changed while it was read");
   Result<Locator> parsed = Locator::parse(std::move(all));
   if (!parsed.ok()) co_return parsed.status();
   locator = std::make_shared<Locator>(std::move(*parsed));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -78,6 +79,14 @@ struct Table::State {
   class Turn;
   task::Task<base::Result<Turn>> take_turn(base::Nanos deadline);
   task::Task<base::Status> connect(base::Nanos deadline);
+  // A place that may have the newest locator.
+  struct Place {
+    std::uint32_t region = 0;
+    std::uint64_t offset = 0, room = 0;
+    std::array<std::uint64_t, LocatorHeader::kWords> words{};
+    std::optional<LocatorHeader> header;
+  };
+  task::Task<base::Result<Place>> newest_place(base::Nanos deadline, fabric::Cost& cost);
   task::Task<base::Result<bool>> fetch(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
   task::Task<base::Result<Reply>> ask_to_attach(base::Nanos deadline, fabric::Cost& cost);
   struct Asked {

@@ -43,10 +43,15 @@ base::Status check(const Figures& f) {
     }
   }
   if (f.parts > 64) return invalid("an Outback table has at most 64 parts, not " + std::to_string(f.parts));
-  if (f.partitions > 1ull << 31 || f.partition_buckets > LocatorShape::kPartitionBuckets ||
-      f.partitions * f.partition_buckets > LocatorShape::kMostBuckets) {
+  if (f.partitions > 1ull << 31 || f.partition_buckets > LocatorShape::kPartitionBuckets || f.doublings > 20 ||
+      (f.partitions * f.partition_buckets) << f.doublings > LocatorShape::kMostBuckets) {
     return invalid("an Outback table cannot have " + std::to_string(f.partitions) + " partitions of " +
-                   std::to_string(f.partition_buckets) + " buckets");
+                   std::to_string(f.partition_buckets) + " buckets, and room for " + std::to_string(f.doublings) +
+                   " doublings");
+  }
+  if (f.parts > f.partitions) {
+    return invalid("an Outback table of " + std::to_string(f.partitions) + " partitions cannot have " +
+                   std::to_string(f.parts) + " parts: use a part for each partition, or fewer");
   }
   if (f.overflow % f.parts != 0) {
     return invalid("an Outback table cannot be made for " + std::to_string(f.overflow) +
@@ -62,19 +67,51 @@ base::Status check(const Figures& f) {
   return {};
 }
 
+struct StageWord {
+  using Generation = layout::Field<0, 48>;
+  using Level = layout::Field<48, 6>;
+  using Moving = layout::Field<54, 1>;
+  using Doubled = layout::Field<55, 1>;
+  using Place = layout::Field<56, 1>;
+  using Check = layout::Field<57, 7>;
+  static_assert(layout::tiles_a_word<Generation, Level, Moving, Doubled, Place, Check>);
+  static std::uint64_t checked(std::uint64_t word) {
+    word &= ~Check::kMask;
+    return word | Check::put(base::mix(word) >> 57);
+  }
+};
+
 }  // namespace
+
+std::uint64_t Stage::word() const {
+  return StageWord::checked(StageWord::Generation::put(generation) | StageWord::Level::put(level) |
+                            StageWord::Moving::put(moving ? 1 : 0) | StageWord::Doubled::put(doubled ? 1 : 0) |
+                            StageWord::Place::put(place));
+}
+
+std::optional<Stage> Stage::of(std::uint64_t word) {
+  if (StageWord::checked(word) != word) return std::nullopt;
+  return Stage{.generation = StageWord::Generation::get(word),
+               .level = StageWord::Level::get(word),
+               .moving = StageWord::Moving::get(word) != 0,
+               .doubled = StageWord::Doubled::get(word) != 0,
+               .place = StageWord::Place::get(word)};
+}
 
 base::Result<Cut> cut(const Figures& figures) {
   if (base::Status status = check(figures); !status.ok()) return status;
   Cut cut{.figures = figures};
-  cut.bucket_count = figures.partitions * figures.partition_buckets;
-  cut.part_buckets = base::round_up((cut.bucket_count + figures.parts - 1) / figures.parts, kSeedsPerWord);
+  cut.bucket_count = (figures.partitions * figures.partition_buckets) << figures.doublings;
+  LocatorShape longest = cut.shape(figures.doublings);
+  longest.array_words = LocatorShape::array_words_for(longest.table_slots(), longest.partitions);
   cut.clients = kSuperblockBytes;
   cut.lines = cut.clients + figures.clients * 8;
   cut.seeds = cut.lines + cut.line_count() * kLineBytes;
-  cut.buckets = base::round_up(cut.seeds + (cut.bucket_count + 1) / kSeedsPerWord * 8, kBucketBytes);
+  cut.buckets = base::round_up(cut.seeds + cut.seed_number(cut.bucket_count) / kSeedsPerWord * 8, kBucketBytes);
   cut.heads = cut.buckets + cut.bucket_count * kBucketBytes;
-  cut.blocks = base::round_up(cut.heads + figures.overflow * 8, kPageBytes);
+  cut.locator = base::round_up(cut.heads_end(), kSuperblockBytes);
+  cut.locator_bytes = longest.words() * 8;
+  cut.blocks = base::round_up(cut.locator + cut.locator_bytes, kPageBytes);
   if (cut.blocks + figures.parts * figures.chunk_bytes > figures.memory_bytes) {
     return invalid("an Outback table with these figures needs " +
                    std::to_string(cut.blocks + figures.parts * figures.chunk_bytes) + " bytes, and there are " +
@@ -91,6 +128,7 @@ base::Result<Cut> format(base::MutableBytes memory, const Figures& figures) {
   Superblock block{.magic = kOutbackMagic, .version = kOutbackVersion, .figures = figures};
   block.checksum = checksum_of(block);
   base::store(memory.data(), block);
+  base::store(memory.data() + kStageAt, Stage{.generation = figures.generation}.word());
   return made;
 }
 
@@ -110,6 +148,15 @@ base::Result<Cut> parse(base::Bytes memory) {
                    std::to_string(block.figures.memory_bytes));
   }
   return made;
+}
+
+base::Result<Stage> stage_of(const Cut& cut, base::Bytes memory) {
+  const auto stage = Stage::of(base::load<std::uint64_t>(memory.data() + kStageAt));
+  if (!stage || stage->level > cut.figures.doublings || stage->generation < cut.figures.generation ||
+      (stage->doubled && (!stage->moving || stage->level == 0))) {
+    return corrupt("the stage of the Outback table cannot be");
+  }
+  return *stage;
 }
 
 std::uint64_t block_checksum(std::uint64_t address, const BlockHead& head, base::Bytes key, base::Bytes value) {

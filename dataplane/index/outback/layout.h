@@ -2,7 +2,10 @@
 // The bytes of an Outback table on its memory node. Only the memory node writes them, each word through a fabric::Hand;
 // clients read long blocks one-sidedly. Pure functions over any bytes.
 //
-//   | superblock | clients | request lines | seeds | buckets | overflow heads | blocks |
+//   | superblock | clients | request lines | seeds | buckets | overflow heads | locator | blocks |
+//
+// The table's locator lies here or in another region, in turns: the next one is written where clients do not look yet.
+// Seeds, buckets and the locator have room for as many doublings as the figures say.
 //
 // A bucket has four slots of a word. Its seed says which of them a key's hash belongs to (seed.h), so a key lies in one
 // slot, or in the overflow list of its bucket.
@@ -63,6 +66,7 @@ struct Figures {
   std::uint64_t clients = 16;           // that have request lines
   std::uint64_t lines = 16;             // of each
   std::uint64_t chunk_bytes = 2 << 20;  // a multiple of the page; no block is longer
+  std::uint64_t doublings = 0;          // of the partitions, that there is room for
   friend bool operator==(const Figures&, const Figures&) = default;
 };
 
@@ -115,6 +119,33 @@ struct OutcomeWord {
   static_assert(layout::tiles_a_word<Status, Flags, TextBytes>);
 };
 
+// How far a table has grown: one word of the memory, with which the next locator becomes the table's.
+//
+//    63       57 56       55     54      53   48 47                                                 0
+//   +-----------+-------+---------+-----+--------+--------------------------------------------------+
+//   | check   7 | place | doubled | mov.| level 6| generation of the locator                     48 |
+//   +-----------+-------+---------+-----+--------+--------------------------------------------------+
+struct Stage {
+  std::uint64_t generation = 0;
+  std::uint64_t level = 0;  // times that the table was doubled
+  bool moving = false;      // keys may still lie in another bucket than the locator says
+  bool doubled = false;     // while moving: where the table of half as many buckets had them
+  std::uint64_t place = 0;  // of the locator: 0 or 1
+
+  std::uint64_t old_level() const { return level - (doubled ? 1 : 0); }
+  std::uint64_t word() const;
+  // Nothing: no memory node writes such a word.
+  static std::optional<Stage> of(std::uint64_t word);
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+// Returns the generation of the locator that the process of this life publishes next. No other life has it, so that a
+// client may keep a locator whose publication was cut short.
+constexpr std::uint64_t kLifeBits = 16;
+constexpr std::uint64_t next_generation(std::uint64_t generation, std::uint64_t life) {
+  return ((generation >> kLifeBits) + 1) << kLifeBits | life;
+}
+
 // Where everything lies.
 struct Cut {
   Figures figures;
@@ -123,11 +154,24 @@ struct Cut {
   std::uint64_t seeds = 0;
   std::uint64_t buckets = 0;
   std::uint64_t heads = 0;
+  std::uint64_t locator = 0;  // place 1
+  std::uint64_t locator_bytes = 0;
   std::uint64_t blocks = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t bucket_count = 0;
-  std::uint64_t part_buckets = 0;  // of all parts but the last, which may have fewer
+  std::uint64_t bucket_count = 0;  // that there is room for
 
+  // Returns the shape of the table's locators; their arrays may be longer.
+  LocatorShape shape(std::uint64_t level) const {
+    return {.partitions = static_cast<std::uint32_t>(figures.partitions << level),
+            .buckets = static_cast<std::uint32_t>(figures.partition_buckets),
+            .level = static_cast<std::uint32_t>(level),
+            .doublings = static_cast<std::uint32_t>(figures.doublings)};
+  }
+  std::uint64_t scan_tags() const { return shape(0).scan_tags(); }
+  // Returns how often the table has got another locator.
+  std::uint64_t growths(const Stage& stage) const {
+    return (stage.generation >> kLifeBits) - (figures.generation >> kLifeBits);
+  }
   std::uint64_t line_at(std::uint64_t client, std::uint64_t line) const {
     return lines + (client * figures.lines + line) * kLineBytes;
   }
@@ -137,29 +181,47 @@ struct Cut {
   std::uint64_t slot_at(std::uint64_t bucket, std::uint64_t slot) const {
     return buckets + bucket * kBucketBytes + slot * 8;
   }
-  std::uint64_t seed_word_at(std::uint64_t bucket) const { return seeds + bucket / kSeedsPerWord * 8; }
-  std::uint64_t part_of(std::uint64_t bucket) const { return bucket / part_buckets; }
+  // Partitions share no word of seeds, as they may be of different parts.
+  std::uint64_t seed_number(std::uint64_t bucket) const {
+    const std::uint64_t of = figures.partition_buckets;
+    return bucket / of * base::round_up(of, kSeedsPerWord) + bucket % of;
+  }
+  std::uint64_t seed_word_at(std::uint64_t bucket) const { return seeds + seed_number(bucket) / kSeedsPerWord * 8; }
+  // A key is in the same part whatever the table's level is: a partition and its halves are all of one part.
+  std::uint64_t part_of_partition(std::uint64_t partition) const {
+    return partition % figures.partitions * figures.parts / figures.partitions;
+  }
+  std::uint64_t part_of(std::uint64_t bucket) const { return part_of_partition(bucket / figures.partition_buckets); }
+  // Returns the first of the table's first partitions that is of this part, or of a later one.
+  std::uint64_t first_partition(std::uint64_t part) const {
+    return (part * figures.partitions + figures.parts - 1) / figures.parts;
+  }
   // Buckets of a part share its heads.
   std::uint64_t head_of(std::uint64_t bucket) const {
     const std::uint64_t each = figures.overflow / figures.parts;
     return part_of(bucket) * each + base::mix(bucket) % each;
   }
   std::uint64_t head_at(std::uint64_t bucket) const { return heads + head_of(bucket) * 8; }
+  std::uint64_t heads_end() const { return heads + figures.overflow * 8; }
   std::uint64_t blocks_end() const { return blocks + chunks * figures.chunk_bytes; }
 };
 // invalid_argument says which figure cannot work, and what would.
 base::Result<Cut> cut(const Figures& figures);
 
-// --- superblock: a page. The life is a word behind the checksum: each process that serves the memory raises it.
+// --- superblock: a page. The life is a word behind the checksum: each process that serves the memory raises it. The
+// stage is the next word.
 
 inline constexpr std::uint64_t kOutbackMagic = 0x006b'6361'6274'756f;  // "outback\0"
-inline constexpr std::uint64_t kOutbackVersion = 1;
+inline constexpr std::uint64_t kOutbackVersion = 2;
 inline constexpr std::uint64_t kLifeAt = 2048;
-inline constexpr std::uint64_t kMostLives = (1ull << 16) - 1;
+inline constexpr std::uint64_t kMostLives = (1ull << kLifeBits) - 1;
+inline constexpr std::uint64_t kStageAt = kLifeAt + 8;
 // Makes zeroed memory an empty table.
 base::Result<Cut> format(base::MutableBytes memory, const Figures& figures);
 // corrupt: what is wrong with the first page, and what that means.
 base::Result<Cut> parse(base::Bytes memory);
+// corrupt: the table's stage cannot be.
+base::Result<Stage> stage_of(const Cut& cut, base::Bytes memory);
 
 // --- slots
 
@@ -181,21 +243,20 @@ struct SlotWord {
 };
 constexpr std::uint64_t print_of(std::uint64_t hash) { return hash >> 58; }
 
-constexpr Seed seed_in(std::uint64_t word, std::uint64_t bucket) {
-  const std::uint64_t both = word >> bucket % kSeedsPerWord * 32;
+// `number` is that of Cut::seed_number.
+constexpr Seed seed_in(std::uint64_t word, std::uint64_t number) {
+  const std::uint64_t both = word >> number % kSeedsPerWord * 32;
   return {static_cast<std::uint8_t>(both), static_cast<std::uint16_t>(both >> 8)};
 }
-constexpr std::uint64_t with_seed(std::uint64_t word, std::uint64_t bucket, Seed seed) {
-  const std::uint64_t shift = bucket % kSeedsPerWord * 32;
+constexpr std::uint64_t with_seed(std::uint64_t word, std::uint64_t number, Seed seed) {
+  const std::uint64_t shift = number % kSeedsPerWord * 32;
   return (word & ~(0xffffffffull << shift)) | (std::uint64_t{seed.value} | std::uint64_t{seed.version} << 8) << shift;
 }
 
-// Says whether a key of this hash may lie in the bucket, whatever the locator's arrays say.
-constexpr bool is_candidate(const Figures& figures, std::uint64_t hash, std::uint64_t bucket) {
-  const Candidates candidates =
-      Candidates::of(hash, {.partitions = static_cast<std::uint32_t>(figures.partitions),
-                            .buckets = static_cast<std::uint32_t>(figures.partition_buckets)});
-  const std::uint64_t first = candidates.partition * figures.partition_buckets;
+// Says whether a key of this hash may lie in the bucket of a table of that level, whatever the locator's arrays say.
+constexpr bool is_candidate(const LocatorShape& shape, std::uint64_t hash, std::uint64_t bucket) {
+  const Candidates candidates = Candidates::of(hash, shape);
+  const std::uint64_t first = std::uint64_t{candidates.partition} * shape.buckets;
   return bucket == first + candidates.buckets[0] || bucket == first + candidates.buckets[1];
 }
 
@@ -217,7 +278,7 @@ struct BlockHead {
   std::uint64_t bytes() const { return block_bytes(key_bytes(), value_bytes()); }
 };
 static_assert(base::wire_safe<BlockHead> && sizeof(BlockHead) == kBlockHeader);
-inline constexpr std::uint64_t kVersionAt = 8, kChecksumAt = 24, kNextAt = 32;  // in a block
+inline constexpr std::uint64_t kVersionAt = 8, kBucketAt = 16, kChecksumAt = 24, kNextAt = 32;  // in a block
 
 constexpr std::uint64_t lengths_of(std::uint64_t key_bytes, std::uint64_t value_bytes) {
   return key_bytes | value_bytes << 32;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/crc64.h"
+#include "index/page.h"
 
 namespace farpool::outback {
 
@@ -21,6 +22,7 @@ namespace {
 // Bits of A, and of B, for each key. A random graph whose edges are fewer than the mean of both sides' vertices has few
 // cycles; 2.33 bits for both together is what Othello takes.
 constexpr double kArrayBitsOfKey = 1.165;
+constexpr std::uint32_t kMostDoublings = 20;
 
 constexpr std::uint64_t halves(std::uint32_t low, std::uint32_t high) { return std::uint64_t{high} << 32 | low; }
 
@@ -37,6 +39,13 @@ std::uint64_t arrays_checksum(const LocatorShape& shape, std::span<const std::ui
   }
   return checksum;
 }
+
+// The words of a serialised locator, which lies aligned.
+std::span<const std::uint64_t> words_of(base::Bytes locator) {
+  return {reinterpret_cast<const std::uint64_t*>(locator.data()), locator.size() / 8};
+}
+
+std::uint64_t bit(const std::uint64_t* words, std::uint32_t place) { return words[place / 64] >> (place % 64) & 1; }
 
 // How many versions a client remembers.
 std::uint64_t versions_of(const LocatorShape& shape) {
@@ -76,9 +85,21 @@ base::Result<LocatorShape> LocatorShape::of(std::uint64_t table_buckets, std::ui
                                               " slots is too small for " + std::to_string(keys) +
                                               " keys: it needs more buckets"};
   }
-  const double bits = std::ceil(static_cast<double>(keys) / shape.partitions * kArrayBitsOfKey);
-  shape.array_words = std::clamp(static_cast<std::uint32_t>(bits / 64) + 1, 1u, kMostArrayWords);
+  shape.array_words = array_words_for(keys, shape.partitions);
   return shape;
+}
+
+std::uint32_t LocatorShape::array_words_for(std::uint64_t keys, std::uint64_t partitions) {
+  const double bits = std::ceil(static_cast<double>(keys) / static_cast<double>(partitions) * kArrayBitsOfKey);
+  return std::clamp(static_cast<std::uint32_t>(bits / 64) + 1, 1u, kMostArrayWords);
+}
+
+std::uint64_t LocatorShape::scan_tags() const {
+  return (1ull << index::kPositionBits) / ((std::uint64_t{partitions >> level} << doublings) * buckets);
+}
+
+std::uint64_t LocatorShape::scan_end() const {
+  return (std::uint64_t{partitions >> level} << doublings) * buckets * scan_tags();
 }
 
 std::uint64_t LocatorShape::buckets_for(std::uint64_t keys, double load) {
@@ -98,6 +119,11 @@ Status LocatorShape::check() const {
   if (array_words == 0 || array_words > kMostArrayWords) {
     return wrong("has arrays of " + std::to_string(array_words) + " words, not 1 to " +
                  std::to_string(kMostArrayWords));
+  }
+  if (level > doublings || doublings > kMostDoublings || partitions % (1u << level) != 0 ||
+      (std::uint64_t{partitions >> level} << doublings) * buckets > kMostBuckets + partitions) {
+    return wrong("says that its " + std::to_string(partitions) + " partitions were doubled " + std::to_string(level) +
+                 " times of " + std::to_string(doublings));
   }
   return {};
 }
@@ -123,7 +149,9 @@ base::Result<LocatorHeader> LocatorHeader::parse(base::Bytes bytes) {
   header.keys = words[4];
   header.shape.partitions = static_cast<std::uint32_t>(words[5]);
   header.shape.buckets = static_cast<std::uint32_t>(words[5] >> 32);
-  header.shape.array_words = static_cast<std::uint32_t>(std::min<std::uint64_t>(words[6], ~0u));
+  header.shape.array_words = static_cast<std::uint32_t>(words[6]);
+  header.shape.level = static_cast<std::uint32_t>(words[6] >> 32 & 0xff);
+  header.shape.doublings = static_cast<std::uint32_t>(words[6] >> 40);
   header.arrays_checksum = words[8];
   if (Status status = header.shape.check(); !status.ok()) return status;
   if (header.generation == 0) return wrong("has the generation 0");
@@ -146,7 +174,7 @@ void LocatorHeader::put(std::span<std::uint64_t> words) const {
   words[3] = salt;
   words[4] = keys;
   words[5] = halves(shape.partitions, shape.buckets);
-  words[6] = shape.array_words;
+  words[6] = halves(shape.array_words, shape.level | shape.doublings << 8);
   words[7] = shape.words();
   words[8] = arrays_checksum;
   words[9] = checksum_of(words.first(9));
@@ -160,17 +188,44 @@ Locator::Locator(LocatorHeader header, std::vector<std::uint64_t> words) : heade
   learned_.resize(versions_of(header_.shape));
 }
 
-base::Result<Locator> Locator::parse(std::vector<std::uint64_t> words) {
-  const auto header = LocatorHeader::parse(std::as_bytes(std::span(words)));
+Status Locator::check(base::Bytes locator) {
+  const auto header = LocatorHeader::parse(locator);
   if (!header.ok()) return header.status();
+  if (locator.size() < header->bytes()) {
+    return Status{Code::corrupt, "a locator has " + std::to_string(header->shape.words()) + " words, and there are " +
+                                     std::to_string(locator.size() / 8)};
+  }
+  if (arrays_checksum(header->shape, words_of(locator)) != header->arrays_checksum) {
+    return Status{Code::corrupt, "the arrays of a locator do not match their checksum"};
+  }
+  return {};
+}
+
+base::Result<Locator> Locator::parse(std::vector<std::uint64_t> words) {
+  const base::Bytes bytes = std::as_bytes(std::span(words));
+  if (Status status = check(bytes); !status.ok()) return status;
+  const auto header = LocatorHeader::parse(bytes);
   if (words.size() != header->shape.words()) {
     return Status{Code::corrupt, "a locator has " + std::to_string(header->shape.words()) + " words, and there are " +
                                      std::to_string(words.size())};
   }
-  if (arrays_checksum(header->shape, words) != header->arrays_checksum) {
-    return Status{Code::corrupt, "the arrays of a locator do not match their checksum"};
-  }
   return Locator(*header, std::move(words));
+}
+
+std::uint32_t bucket_in(const LocatorShape& shape, base::Bytes locator, std::uint64_t hash) {
+  const Candidates candidates = Candidates::of(hash, shape);
+  const std::uint64_t* const partition =
+      words_of(locator).data() + LocatorHeader::kWords + candidates.partition * shape.partition_words();
+  const ArrayPlaces places = ArrayPlaces::of(hash, *partition, shape.array_bits());
+  const std::uint64_t* const a = partition + 1;
+  const std::uint64_t* const b = a + shape.array_words;
+  return candidates.partition * shape.buckets + candidates.buckets[bit(a, places.a) ^ bit(b, places.b)];
+}
+
+std::uint8_t seed_in(const LocatorShape& shape, base::Bytes locator, std::uint64_t bucket) {
+  const std::uint64_t seeds = LocatorHeader::kWords + bucket / shape.buckets * shape.partition_words() + 1 +
+                              2 * std::uint64_t{shape.array_words};
+  return static_cast<std::uint8_t>(locator[seeds * 8 + bucket % shape.buckets]);
 }
 
 // Nothing that is read waits for anything else that is: both buckets' seeds are fetched while the arrays are.
@@ -183,9 +238,6 @@ Spot Locator::find(std::uint64_t hash) const {
   const auto* const seeds = reinterpret_cast<const std::uint8_t*>(b + shape.array_words);
   for (const std::uint32_t bucket : candidates.buckets) __builtin_prefetch(seeds + bucket);
   const ArrayPlaces places = ArrayPlaces::of(hash, salts_[candidates.partition], shape.array_bits());
-  const auto bit = [](const std::uint64_t* words, std::uint32_t place) {
-    return words[place / 64] >> (place % 64) & 1;
-  };
   const std::uint32_t bucket = candidates.buckets[bit(a, places.a) ^ bit(b, places.b)];
   const std::uint8_t seed = load_seed(seeds + bucket);
   return {candidates.partition * shape.buckets + bucket, slot_of(hash, seed), seed};

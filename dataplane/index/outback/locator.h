@@ -12,11 +12,11 @@
 // WORD  header
 //    0  kMagic
 //    1  kFormat
-//    2  generation: 1, 2, 3 ... for one table; another one has another salt
-//    3  salt, of the hashes of keys (hash_of) and of everything below
+//    2  generation: grows from one locator of a table to the next
+//    3  salt, of the hashes of keys (hash_of): one for all locators of a table
 //    4  keys that it was built of and that are not in the overflow table
 //    5  partitions 32 | buckets of each 32, the former in the low half
-//    6  words of A, and of B, of each partition
+//    6  words of A, and of B, of each partition 32 | level 8 | doublings 8
 //    7  words in all
 //    8  checksum of the partitions' arrays
 //    9  checksum of the words above
@@ -58,10 +58,14 @@ struct LocatorShape {
   std::uint32_t partitions = 1;
   std::uint32_t buckets = 1;      // of each partition
   std::uint32_t array_words = 1;  // of A, and of B, of each partition
+  std::uint32_t level = 0;        // times that the table was doubled: each partition has become two each time
+  std::uint32_t doublings = 0;    // times that it can be
 
   // Returns the shape for a table of at least that many buckets, of which no partition has more than one too many, and
   // arrays for that many keys.
   static base::Result<LocatorShape> of(std::uint64_t table_buckets, std::uint64_t keys);
+  // Returns the words of each array, for that many keys in all partitions.
+  static std::uint32_t array_words_for(std::uint64_t keys, std::uint64_t partitions);
   // Returns the buckets that that many keys fill to that load, from 0 to 1.
   static std::uint64_t buckets_for(std::uint64_t keys, double load);
   // Says what is impossible about the shape, or ok.
@@ -74,6 +78,10 @@ struct LocatorShape {
     return 1 + 2 * std::uint64_t{array_words} + (std::uint64_t{buckets} + 7) / 8;
   }
   std::uint64_t words() const;  // of the whole locator, with its header
+  // Returns the tags that a scan's position has beside bucket and partition (message.h).
+  std::uint64_t scan_tags() const;
+  // Returns a position that no scan comes to, however often the table is doubled.
+  std::uint64_t scan_end() const;
   friend bool operator==(const LocatorShape&, const LocatorShape&) = default;
 };
 
@@ -98,10 +106,19 @@ struct LocatorHeader {
 };
 
 // What a key's hash says about its place, apart from the arrays.
+//
+// A table that is doubled has twice as many partitions, of as many buckets. The keys of partition p of n then belong
+// into p or p + n, as the next bit of the hash says, and each into the same two buckets as before.
 struct Candidates {
   std::uint32_t partition = 0;
   std::array<std::uint32_t, 2> buckets{};  // within the partition; the same one only if that has no other
 
+  static constexpr std::uint32_t partition_of(std::uint64_t hash, const LocatorShape& shape) {
+    const std::uint32_t at_first = shape.partitions >> shape.level;
+    const std::uint64_t scaled = (hash >> 32) * at_first;
+    const std::uint32_t turned = __builtin_bitreverse32(static_cast<std::uint32_t>(scaled)) & ((1u << shape.level) - 1);
+    return static_cast<std::uint32_t>(scaled >> 32) + at_first * turned;
+  }
   static constexpr Candidates of(std::uint64_t hash, const LocatorShape& shape) {
     constexpr auto scale = [](std::uint64_t half, std::uint64_t size) {
       return static_cast<std::uint32_t>(half * size >> 32);
@@ -109,7 +126,7 @@ struct Candidates {
     const std::uint64_t mixed = base::mix(hash ^ 0x9e3779b97f4a7c15ull);
     const std::uint32_t first = scale(mixed >> 32, shape.buckets);
     const std::uint32_t second = first + 1 + scale(mixed & 0xffffffff, shape.buckets - 1);
-    return {scale(hash >> 32, shape.partitions), {first, second < shape.buckets ? second : second - shape.buckets}};
+    return {partition_of(hash, shape), {first, second < shape.buckets ? second : second - shape.buckets}};
   }
 };
 
@@ -124,9 +141,16 @@ struct ArrayPlaces {
   }
 };
 
+// Returns the bucket that a serialised locator gives a key, as Locator::find does; and the seed that it has for a bucket.
+// The locator has been parsed before.
+std::uint32_t bucket_in(const LocatorShape& shape, base::Bytes locator, std::uint64_t hash);
+std::uint8_t seed_in(const LocatorShape& shape, base::Bytes locator, std::uint64_t bucket);
+
 // Any number of threads may find(), learn() and seed_of() at the same time.
 class Locator {
  public:
+  // Says what is wrong with a serialised locator, or ok.
+  static base::Status check(base::Bytes locator);
   // Takes over a serialised locator, or says what is wrong with it.
   static base::Result<Locator> parse(std::vector<std::uint64_t> words);
 

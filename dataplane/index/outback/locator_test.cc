@@ -68,7 +68,8 @@ TEST(LocatorTest, RefusesAHeaderThatCannotBe) {
   EXPECT_THAT(refusal(5, ~0ull), HasSubstr("partitions of"));
   EXPECT_THAT(refusal(5, 1 | 4097ull << 32), HasSubstr("4097 buckets in a partition"));
   EXPECT_THAT(refusal(6, 0), HasSubstr("arrays of 0 words"));
-  EXPECT_THAT(refusal(6, 1ull << 32 | 1), HasSubstr("arrays of"));
+  EXPECT_THAT(refusal(6, 1ull << 32 | 1), HasSubstr("doubled 1 times of 0"));
+  EXPECT_THAT(refusal(6, 1ull << 40 | 1ull << 32 | 1), HasSubstr("doubled 1 times of 1"));
   EXPECT_THAT(refusal(7, 5), HasSubstr("says 5 words"));
   EXPECT_THAT(LocatorHeader::parse(std::as_bytes(std::span(words)).first(79)).status().message(), HasSubstr("79"));
 }

@@ -19,6 +19,35 @@ using layout::changes;
 
 bool has_bucket(Op op) { return op <= Op::scan; }
 
+// A scan's position: some buckets of a partition, with how often the table had got another locator when the scan came
+// there. A table whose keys have moved within the partition since is looked at from the partition's first bucket on.
+struct Position {
+  std::uint64_t partition = 0, tag = 0, bucket = 0;
+
+  static Position of(const Cut& cut, std::uint64_t number) {
+    const std::uint64_t buckets = cut.figures.partition_buckets;
+    return {number / buckets / cut.scan_tags(), number / buckets % cut.scan_tags(), number % buckets};
+  }
+  std::uint64_t number(const Cut& cut) const {
+    return (partition * cut.scan_tags() + tag) * cut.figures.partition_buckets + bucket;
+  }
+};
+// Buckets that a step of a scan works on which finds that a partition's keys have not all moved.
+constexpr std::uint64_t kSettledByScan = 256;
+
+// Checks the locator, and makes one that was never published unreadable.
+base::Status take_locators(const Ground& ground, const Stage& stage, fabric::Hand hand) {
+  if (ground.settings.locator.empty()) {
+    if (!stage.moving && stage.place == 0) return {};
+    return {base::Code::corrupt, "the Outback table has grown, and there is no region of its locator"};
+  }
+  if (base::Status status = check_locator(ground.cut, stage, ground.place(stage.place)); !status.ok()) return status;
+  const base::MutableBytes other = ground.place(1 - stage.place);
+  const auto header = LocatorHeader::parse(other);
+  if (header.ok() && header->generation > stage.generation) hand.write(other.data(), 0);
+  return {};
+}
+
 }  // namespace
 
 base::Result<std::unique_ptr<NodeTable>> NodeTable::open(base::MutableBytes memory, const Settings& settings,
@@ -30,11 +59,15 @@ base::Result<std::unique_ptr<NodeTable>> NodeTable::open(base::MutableBytes memo
     return base::Status{base::Code::corrupt, "the Outback table says that " + std::to_string(life - 1) +
                                                  " processes have served it, which cannot be"};
   }
+  if (base::Status status = settings.growth.check(); !status.ok()) return status;
+  const auto stage = stage_of(*cut, memory);
+  if (!stage.ok()) return stage.status();
   auto finished = finish_decided(*cut, memory, hand);
   if (!finished) return finished.status();
   hand.write(memory.data() + kLifeAt, life);
   const Ground ground{.cut = *cut, .memory = memory, .settings = settings, .life = life};
-  std::unique_ptr<NodeTable> table(new NodeTable(ground, std::make_unique<Chunks>(*cut)));
+  if (base::Status status = take_locators(ground, *stage, hand); !status.ok()) return status;
+  std::unique_ptr<NodeTable> table(new NodeTable(ground, *stage, std::make_unique<Chunks>(*cut)));
   if (base::Status status = table->adopt(); !status.ok()) return status;
   return table;
 }
@@ -62,8 +95,18 @@ base::Status NodeTable::adopt() {
 }
 
 std::optional<std::uint64_t> NodeTable::part_of(const Request& request) const {
-  if (!has_bucket(request.op) || request.place >= cut().bucket_count) return std::nullopt;
-  return cut().part_of(request.place);
+  if (!has_bucket(request.op)) return std::nullopt;
+  const std::uint64_t buckets = cut().figures.partition_buckets;
+  const std::uint64_t partition =
+      request.op == Op::scan ? Position::of(cut(), request.place).partition : request.place / buckets;
+  if (partition >= cut().bucket_count / buckets) return std::nullopt;
+  return cut().part_of_partition(partition);
+}
+
+bool NodeTable::is_turn(const Request& request, std::uint64_t part) {
+  if (ground_.settings.locator.empty()) return false;
+  const bool moving = parts_[part]->stage().moving;
+  return changes(request.op) ? moving || growth_.building() || parts_[part]->is_turn() : moving;
 }
 
 NodeTable::Totals NodeTable::totals() const {
@@ -78,6 +121,7 @@ NodeTable::Totals NodeTable::totals() const {
     totals.moved += of.moved.load(std::memory_order_relaxed);
     totals.in_place += of.in_place.load(std::memory_order_relaxed);
     totals.make_ups += of.make_ups.load(std::memory_order_relaxed);
+    totals.settled += of.settled.load(std::memory_order_relaxed);
   }
   return totals;
 }
@@ -85,10 +129,24 @@ NodeTable::Totals NodeTable::totals() const {
 // Why a request cannot be, whatever the table's keys are and whichever locator the client has.
 Status NodeTable::judge(const Request& request) const {
   if (request.table != 0) return Status::bad_table;  // a memory has one
-  if (!has_bucket(request.op)) return Status::done;
+  if (!has_bucket(request.op) || request.op == Op::scan) return Status::done;
   if (request.place >= cut().bucket_count) return Status::bad_place;
   if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_place;
   return Status::done;
+}
+
+// Says whether a request goes by another locator than the table's, and what to answer. The part goes by the newest stage.
+bool NodeTable::is_old(const Request& request, const Part& part, Status& status) const {
+  const Stage& stage = part.stage();
+  if (request.generation == stage.generation) {
+    const bool there = request.op == Op::scan || request.place < cut().shape(stage.level).table_buckets();
+    status = there ? Status::done : Status::bad_place;
+    return !there;
+  }
+  // A client may read the next locator just before it is the table's.
+  const bool early = growth_.is_next(request.generation) || this->stage().generation == request.generation;
+  status = early ? Status::running : Status::stale;
+  return true;
 }
 
 // Frees a block that a line held.
@@ -97,6 +155,14 @@ void NodeTable::drop(std::uint64_t address) const {
   const auto block = view_block(cut(), ground_.memory, address);
   if (!block || block->head.bucket >= cut().bucket_count) return;  // open() has checked it: this process is ending
   parts_[cut().part_of(block->head.bucket)]->give_back(address, block->head.bytes());
+}
+
+// As the paper has it: no key comes or goes while a locator is being built.
+bool NodeTable::is_refused(const Request& request, Reply& reply, Status& status) const {
+  if (!ground_.settings.growth.as_paper || !growth_.building() || request.op == Op::update) return false;
+  reply.flags |= Reply::kWaits;
+  status = Status::full;
+  return true;
 }
 
 Status NodeTable::change(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer) {
@@ -126,12 +192,13 @@ Status NodeTable::change(const Request& request, std::uint64_t session, fabric::
       return Status::bad_request_id;
   }
   // Only now: a change that has taken effect is told so, whatever has become of the client's locator since.
-  if (request.generation != cut().figures.generation) {
+  Status status = Status::done;
+  if (is_old(request, part, status) || is_refused(request, answer.reply, status)) {
     lines_->release(request.client, id);
-    return Status::stale;
+    return status;
   }
   Part::Done done;
-  const Status status = part.change(request, hand, lines_->record_of(request.client, id), answer, done);
+  status = part.change(request, hand, lines_->record_of(request.client, id), answer, done);
   answer.reply.status = status;
   drop(done.dropped);
   lines_->finish(request.client, id, answer.reply, done.changed);
@@ -149,30 +216,48 @@ Status NodeTable::attach(const Request& request, std::uint64_t session, fabric::
   return attached.status;
 }
 
-Status NodeTable::scan(const Request& request, Answer& answer, std::size_t room) {
-  const std::uint64_t part = cut().part_of(request.place);
-  std::vector<std::byte>& keys = scanned_[part];
+Status NodeTable::scan(const Request& request, fabric::Hand hand, Answer& answer, std::size_t room) {
+  Position at = Position::of(cut(), request.place);
+  const std::uint64_t number = cut().part_of_partition(at.partition);
+  Part& part = *parts_[number];
+  const Stage& stage = part.stage();
+  const std::uint64_t partitions = cut().shape(stage.level).partitions, now = cut().growths(stage);
+  if (at.partition >= partitions) return Status::done;
+  const bool begins = at.tag < now || at.bucket == 0;
+  for (std::uint64_t buckets = kSettledByScan; !part.settle_partition(at.partition, buckets, hand);) {
+    // A step that finds no end of it has no keys, and the next one comes here again.
+    answer.reply.number = request.place + 1;
+    if (begins && request.place + 1 < Position{at.partition, now, 0}.number(cut())) return Status::done;
+    buckets = kSettledByScan;
+  }
+  const std::uint64_t first = at.partition * cut().figures.partition_buckets;
+  const std::uint64_t end = first + cut().figures.partition_buckets;
+  std::vector<std::byte>& keys = scanned_[number];
   std::uint64_t next = 0;
   const std::uint64_t count = std::clamp<std::uint64_t>(request.argument, 1, kMostScanned);
   const std::size_t most = std::min((room - kKvReplyHead) / 8 * 8, kMostScanBytes);
-  const Status status = parts_[part]->scan(request.place, count, most, keys, next);
+  const Status status = part.scan(begins ? first : first + at.bucket, end, count, most, keys, next);
   answer.reply.value = keys;
-  answer.reply.number = next == cut().bucket_count ? 0 : next;
+  at = next == end ? Position{at.partition + 1, 0, 0} : Position{at.partition, std::max(at.tag, now), next - first};
+  answer.reply.number = at.partition == partitions ? 0 : at.number(cut());
   return status;
 }
 
 Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer,
                             std::size_t room) {
   if (const Status status = judge(request); status != Status::done) return status;
-  const bool old = has_bucket(request.op) && request.generation != cut().figures.generation;
-  if (old && !changes(request.op)) return Status::stale;
+  const auto number = part_of(request);
+  Part* const part = number ? parts_[*number].get() : nullptr;
+  if (part != nullptr) part->enter();
+  Status status = Status::done;
+  if (part != nullptr && !changes(request.op) && is_old(request, *part, status)) return status;
   switch (request.op) {
     case Op::get:
-      return parts_[cut().part_of(request.place)]->get(request.place, request.argument, answer);
+      return part->get(request.place, request.argument, answer);
     case Op::find:
-      return parts_[cut().part_of(request.place)]->find(request, answer);
+      return part->find(request, answer);
     case Op::scan:
-      return scan(request, answer, room);
+      return part == nullptr ? Status::done : scan(request, hand, answer, room);
     case Op::count: {
       const Totals all = totals();
       answer.reply.number = all.keys;
@@ -192,8 +277,8 @@ std::size_t NodeTable::run(const Request& request, std::uint64_t session, fabric
   const Status status = carry_out(request, session, hand, answer, room.size());
   Reply& reply = answer.reply;
   reply.status = status;
-  reply.generation = cut().figures.generation;
-  if (grows_.load(std::memory_order_relaxed)) reply.flags |= Reply::kGrows;
+  reply.generation = stage().generation;
+  if (growth_.building() && !ground_.settings.growth.as_paper) reply.flags |= Reply::kGrows;
   if (is_refusal(status)) reply.key = reply.value = {};
   if (layout::kv_reply_bytes(reply.key.size(), reply.value.size()) > room.size() && answer.block != 0) {
     // The client reads the block itself: key and value lie there as the lengths say.

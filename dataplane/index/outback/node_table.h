@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "fabric/service.h"
+#include "index/outback/growth.h"
 #include "index/outback/lines.h"
 #include "index/outback/part.h"
 
@@ -35,29 +36,43 @@ class NodeTable {
   std::size_t run(const Request& request, std::uint64_t session, fabric::Hand hand, base::MutableBytes room);
   void forget_session(std::uint64_t session) { lines_->forget_session(session); }
 
+  // Says whether a step of growth should follow a request. Under the lock of its part.
+  bool is_turn(const Request& request, std::uint64_t part);
+  // Takes that step. Needs no lock.
+  void grow(const Request& request, fabric::Hand hand, Growth::Doors& doors) {
+    growth_.work(hand, doors, layout::changes(request.op));
+  }
+  const Growth& growth() const { return growth_; }
+  Stage stage() const { return Stage::of(stage_.load(std::memory_order_acquire)).value(); }
+
   struct Totals {
     std::uint64_t keys = 0, bytes = 0, overflow = 0, reseeds = 0, pulled = 0, moved = 0, in_place = 0, make_ups = 0;
+    std::uint64_t settled = 0;
   };
   Totals totals() const;
-  // Clients with another locator are told that theirs is old; the flag is for those with the right one.
-  void announce_growth(bool grows) { grows_.store(grows, std::memory_order_relaxed); }
 
  private:
-  NodeTable(const Ground& ground, std::unique_ptr<Chunks> chunks) : ground_(ground), chunks_(std::move(chunks)) {}
+  NodeTable(const Ground& ground, const Stage& stage, std::unique_ptr<Chunks> chunks)
+      : stage_(stage.word()), ground_(ground), chunks_(std::move(chunks)), growth_(ground_, stage_, parts_) {
+    ground_.stage = &stage_;
+  }
   base::Status adopt();
+  bool is_old(const Request& request, const Part& part, Status& status) const;
+  bool is_refused(const Request& request, Reply& reply, Status& status) const;
   Status judge(const Request& request) const;
   Status carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer, std::size_t room);
   Status change(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer);
   Status attach(const Request& request, std::uint64_t session, fabric::Hand hand, Reply& reply);
-  Status scan(const Request& request, Answer& answer, std::size_t room);
+  Status scan(const Request& request, fabric::Hand hand, Answer& answer, std::size_t room);
   void drop(std::uint64_t address) const;
 
+  std::atomic<std::uint64_t> stage_;
   Ground ground_;
   std::unique_ptr<Chunks> chunks_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<Lines> lines_;
   std::vector<std::vector<std::byte>> scanned_;  // by part: keys of a scan's reply
-  std::atomic<bool> grows_{false};
+  Growth growth_;
 };
 
 }  // namespace farpool::outback

@@ -68,22 +68,35 @@ class TestTable {
   static Figures figures(std::uint64_t buckets, std::uint64_t memory_bytes = 512 << 10, std::uint64_t parts = 1) {
     return {.memory_bytes = memory_bytes,
             .salt = 99,
-            .partitions = 1,
-            .partition_buckets = buckets,
+            .partitions = parts,
+            .partition_buckets = buckets / parts,
             .parts = parts,
             .overflow = 4 * parts,
             .clients = 2,
             .lines = 4,
             .chunk_bytes = 32 * 1024};
   }
-  explicit TestTable(const Figures& figures, Settings settings = {.secret = kSecret})
+  explicit TestTable(const Figures& figures, Settings settings = {.secret = kSecret, .locator = {}, .growth = {}})
       : settings_(settings), words_(figures.memory_bytes / 8) {
     EXPECT_TRUE(format(memory(), figures).ok());
     start();
     attach();
   }
+  // One that grows.
+  TestTable(const Figures& figures, const GrowthSettings& growth) : words_(figures.memory_bytes / 8) {
+    const auto cut = format(memory(), figures);
+    EXPECT_TRUE(cut.ok()) << cut.status().message();
+    const Locator first = build(cut->shape(0), figures.generation, figures.salt, {}).locator;
+    place_.assign(first.words().begin(), first.words().end());
+    place_.resize(cut->locator_bytes / 8);
+    settings_ = {.secret = kSecret, .locator = std::as_writable_bytes(std::span(place_)), .growth = growth};
+    start();
+    attach();
+  }
   // The same memory, as another process finds it.
-  TestTable(const TestTable& other) : settings_(other.settings_), words_(other.words_), numbers_(other.numbers_) {
+  TestTable(const TestTable& other)
+      : settings_(other.settings_), words_(other.words_), place_(other.place_), numbers_(other.numbers_) {
+    settings_.locator = std::as_writable_bytes(std::span(place_));
     start();
     attach();
   }
@@ -106,17 +119,33 @@ class TestTable {
     client_ = static_cast<std::uint16_t>(told.number);
   }
 
-  // A bucket that a key may lie in: the same one for the same key.
+  // The table's locator, as a client that has just read it knows it.
+  const Locator& locator() {
+    const Stage stage = table_->stage();
+    if (!locator_ || locator_->header().generation != stage.generation) {
+      const base::Bytes all = stage.place == 0 ? base::Bytes(settings_.locator)
+                                               : memory().subspan(table_->cut().locator, table_->cut().locator_bytes);
+      std::vector<std::uint64_t> words(LocatorHeader::parse(all).value().bytes() / 8);
+      std::memcpy(words.data(), all.data(), words.size() * 8);
+      locator_.emplace(Locator::parse(std::move(words)).value());
+    }
+    return *locator_;
+  }
+  // A bucket that a key may lie in: the same one for the same key, until there is another locator.
   std::uint32_t bucket_of(std::string_view key) {
     const Figures& f = table_->cut().figures;
     const std::uint64_t hash = hash_of(kSecret, f.salt, base::bytes_of(key));
+    if (!place_.empty()) return locator().find(hash).bucket;
     const Candidates at = Candidates::of(hash, {.partitions = static_cast<std::uint32_t>(f.partitions),
                                                 .buckets = static_cast<std::uint32_t>(f.partition_buckets)});
     return at.partition * static_cast<std::uint32_t>(f.partition_buckets) + at.buckets[hash & 1];
   }
   Request request(Op op, std::string_view key, std::string_view value = {}) {
-    Request request{
-        .op = op, .client = client_, .generation = 1, .key = base::bytes_of(key), .value = base::bytes_of(value)};
+    Request request{.op = op,
+                    .client = client_,
+                    .generation = table_->stage().generation,
+                    .key = base::bytes_of(key),
+                    .value = base::bytes_of(value)};
     if (has_key(op)) request.place = bucket_of(key);
     return request;
   }
@@ -137,7 +166,9 @@ class TestTable {
     const auto part = table_->part_of(got);
     if (part) EXPECT_TRUE(table_->part(*part).try_lock());
     bytes = table_->run(got, session, death_.hand(), reply);
+    const bool grows = part && table_->is_turn(got, *part);
     if (part) table_->part(*part).unlock();
+    if (grows) table_->grow(got, death_.hand(), doors_);
     Reply says;
     EXPECT_TRUE(get_reply(base::Bytes(reply).first(bytes), says));
     return {.status = says.status,
@@ -157,6 +188,12 @@ class TestTable {
     if ((told.flags & Reply::kElsewhere) != 0) told = ask(request(Op::find, key), kSession, kMaxKvRequest);
     EXPECT_TRUE(told.is(Status::done) || told.is(Status::absent)) << text_of(told.status);
     return told.is(Status::done) ? std::optional(told.value) : std::nullopt;
+  }
+
+  // Takes a step of growth as a change does. Returns whether there is more to do.
+  bool grow() {
+    table_->grow({.op = Op::put}, death_.hand(), doors_);
+    return table_->growth().building() || table_->stage().moving;
   }
 
   using Model = std::map<std::string, std::string, std::less<>>;
@@ -183,7 +220,18 @@ class TestTable {
 
  private:
   Settings settings_;
-  std::vector<std::uint64_t> words_;
+  class TestDoors final : public Growth::Doors {
+   public:
+    explicit TestDoors(TestTable& table) : table_(table) {}
+    bool enter(std::uint64_t part) override { return table_.table_->part(part).try_lock(); }
+    void leave(std::uint64_t part) override { table_.table_->part(part).unlock(); }
+
+   private:
+    TestTable& table_;
+  };
+  std::vector<std::uint64_t> words_, place_;  // the latter if the table grows
+  std::optional<Locator> locator_;
+  TestDoors doors_{*this};
   Death death_;
   std::unique_ptr<NodeTable> table_;
   std::uint16_t client_ = 0;

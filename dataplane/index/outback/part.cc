@@ -20,9 +20,6 @@ constexpr int kMovedAtOnce = 3;
 constexpr std::size_t kCollectedAtOnce = 64;
 // Values of up to so many bytes are written in place, by effects of the line's record.
 constexpr std::uint64_t kMostInPlace = 64;
-// Buckets that a step of a scan looks at while it finds no key.
-constexpr std::uint64_t kMostPassed = 16 * 1024;
-
 void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
@@ -30,7 +27,9 @@ void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
 }  // namespace
 
 Part::Part(const Ground& ground, Chunks& chunks, std::uint64_t number)
-    : ground_(ground), number_(number), slabs_(chunks, number) {}
+    : ground_(ground), number_(number), slabs_(chunks, number) {
+  enter();
+}
 
 Part::~Part() {
   for (Freed* freed = given_back_.load(); freed != nullptr;) delete std::exchange(freed, freed->next);
@@ -68,7 +67,8 @@ Part::Words Part::words_of(std::uint64_t bucket) const {
 
 void Part::describe(std::uint64_t bucket, Reply& reply) const {
   reply.hint = hint_of(seed_of(bucket));
-  if (SlotWord::cached(word(cut().slot_at(bucket, 0)))) reply.flags |= kCached;
+  // A key that has not been moved yet is found like one in overflow: by a make-up get.
+  if (SlotWord::cached(word(cut().slot_at(bucket, 0))) || is_moving(bucket)) reply.flags |= kCached;
 }
 
 bool Part::look(std::uint64_t bucket, std::uint64_t hash, base::Bytes key, Found& found) const {
@@ -131,10 +131,11 @@ Status Part::get(std::uint64_t bucket, std::uint64_t slot, Answer& answer) {
 Status Part::find(const Request& request, Answer& answer) {
   bump(counters_.make_ups);
   const std::uint64_t key = hash(request.key);
-  if (!is_candidate(cut().figures, key, request.place)) return Status::bad_place;
+  if (!belongs(key, request.place)) return Status::bad_place;
   describe(request.place, answer.reply);
   Found found;
-  if (!look(request.place, key, request.key, found)) return Status::damaged;
+  std::uint64_t bucket = request.place;
+  if (!look_before(request.place, key, request.key, found, bucket)) return Status::damaged;
   if (!found.there) return Status::absent;
   answer.reply.version = found.view.head.version;
   answer.reply.value = found.view.value;
@@ -143,10 +144,8 @@ Status Part::find(const Request& request, Answer& answer) {
   return Status::done;
 }
 
-Status Part::scan(std::uint64_t first, std::uint64_t count, std::size_t room, std::vector<std::byte>& keys,
-                  std::uint64_t& next) {
-  const std::uint64_t end =
-      std::min({cut().bucket_count, (number_ + 1) * cut().part_buckets, first + std::max(count, kMostPassed)});
+Status Part::scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, std::size_t room,
+                  std::vector<std::byte>& keys, std::uint64_t& next) {
   std::uint64_t looked = 0;  // at buckets from the first on that has a key
   keys.clear();
   std::vector<std::pair<std::uint64_t, base::Bytes>> of_bucket;
@@ -280,7 +279,7 @@ void Part::plan_bucket(std::uint64_t bucket, const Words& before, const Words& a
   }
   if (seed_after == seed_before) return;
   const std::uint64_t at = cut().seed_word_at(bucket);
-  plan.add(at, with_seed(word(at), bucket, seed_after));
+  plan.add(at, with_seed(word(at), cut().seed_number(bucket), seed_after));
 }
 
 // A key that is not there gets a slot, a slot under another seed, or a place at the head of the overflow list.
@@ -481,8 +480,14 @@ Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t rec
   done = {};
   collect(kCollectedAtOnce);
   Work work{.request = &request, .hash = hash(request.key), .record = record};
-  if (!is_candidate(cut().figures, work.hash, request.place)) return Status::bad_place;
-  if (!look(request.place, work.hash, request.key, work.found)) return Status::damaged;
+  if (!belongs(work.hash, request.place)) return Status::bad_place;
+  std::uint64_t bucket = request.place;
+  if (!look_before(request.place, work.hash, request.key, work.found, bucket)) return Status::damaged;
+  if (bucket != request.place) {
+    // The key moves first, and then it is where the request says.
+    if (!move_key(bucket, work.found, work.hash, request.place)) return Status::damaged;
+    if (!look(request.place, work.hash, request.key, work.found)) return Status::damaged;
+  }
   const Found& found = work.found;
   work.decision = decide(request, found.there ? std::optional(found.view) : std::nullopt, scratch_);
   answer.reply.flags |= found.there ? Reply::kExisted : 0;
@@ -512,44 +517,50 @@ Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t rec
 
 // A slot has become free: a key of the overflow list moves there if it can. That is a change of its own, in the part's
 // own record.
-void Part::pull(std::uint64_t bucket) {
+bool Part::pull(std::uint64_t bucket) {
   const Words before = words_of(bucket);
-  if (!SlotWord::cached(before[0])) return;
+  if (!SlotWord::cached(before[0])) return false;
   std::uint64_t link = cut().head_at(bucket), steps = counters_.overflow.load(std::memory_order_relaxed);
   for (std::uint64_t address = word(link); address != 0; --steps) {
     const auto block = view(address);
-    if (!block || steps == 0) return;
+    if (!block || steps == 0) return false;
     if (block->head.bucket != bucket) {
       link = address + kNextAt;
       address = block->head.next;
       continue;
     }
     const auto others = others_in_list(bucket, address);
-    if (!others) return;
+    if (!others) return false;
     Words after = before;
     Seed seed = seed_of(bucket);
     const std::uint64_t key = hash(block->key);
     if (arrange(after, seed, key, SlotWord::of(print_of(key), block->head.bytes(), address, false)) != Arranged::yes) {
-      return;
+      return false;
     }
     for (std::uint64_t& slot : after) slot = SlotWord::cached_as(slot, *others > 0);
     Plan plan;
     plan.add(link, block->head.next);
     plan_bucket(bucket, before, after, seed_of(bucket), seed, plan);
     const bool reseeded = seed != seed_of(bucket);
-    LineRecord line{.effect_count = plan.count};
-    std::copy_n(plan.effects.begin(), plan.count, line.effects.begin());
-    const std::uint64_t record = cut().part_line_at(number_);
-    hand_.write(at(record), LineState::of(1, LineState::kBegun));
-    hand_.write(at(record) + 8, base::bytes_of(line).first(offsetof(LineRecord, effects) + plan.count * 16).subspan(8));
-    hand_.write(at(record), LineState::of(1, LineState::kDecided));
-    make(plan);
-    hand_.write(at(record), LineState::of(1, LineState::kDone));
+    commit_own(plan);
     bump(counters_.overflow, ~0ull);
     bump(counters_.pulled);
     bump(counters_.reseeds, reseeded ? 1 : 0);
-    return;
+    return true;
   }
+  return false;
+}
+
+// A change that nobody asked for, in the part's own record.
+void Part::commit_own(const Plan& plan) const {
+  LineRecord line{.effect_count = plan.count};
+  std::copy_n(plan.effects.begin(), plan.count, line.effects.begin());
+  const std::uint64_t record = cut().part_line_at(number_);
+  hand_.write(at(record), LineState::of(1, LineState::kBegun));
+  hand_.write(at(record) + 8, base::bytes_of(line).first(offsetof(LineRecord, effects) + plan.count * 16).subspan(8));
+  hand_.write(at(record), LineState::of(1, LineState::kDecided));
+  make(plan);
+  hand_.write(at(record), LineState::of(1, LineState::kDone));
 }
 
 void Part::compact() {

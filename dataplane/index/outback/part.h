@@ -28,11 +28,29 @@ class Eras {
   virtual std::uint64_t safe() const = 0;
 };
 
+// When and how a table grows (growth.h).
+struct GrowthSettings {
+  // Thousandths of the keys that overflow lists are made for. From the first on a locator is built; the nearer overflow
+  // comes to the second, the more of it each change does.
+  std::uint32_t begin_permille = 250, latest_permille = 900;
+  // Thousandths of the slots: a table with more keys is doubled, if the memory has room.
+  std::uint32_t double_permille = 850;
+  // Buckets' worth of work that a change does at least and at most.
+  std::uint32_t step = 16, most_step = 256;
+  // As in the paper: inserts and removes have to wait while a locator is being built, and no reply says that it is.
+  bool as_paper = false;
+  // invalid_argument says which cannot work.
+  base::Status check() const;
+};
+
 struct Settings {
   base::HashSecret secret;
   // Blocks that are longer may be read one-sidedly: their room is used again when an era is over.
   std::uint64_t inline_bytes = kMostInlineBlock;
   const Eras* eras = nullptr;  // none: nobody reads one-sidedly
+  // Place 0 of the locator, a region of its own. Empty: the table does not grow.
+  base::MutableBytes locator;
+  GrowthSettings growth;
 };
 
 // What all parts of a table go by.
@@ -40,7 +58,12 @@ struct Ground {
   Cut cut;
   base::MutableBytes memory;
   Settings settings;
-  std::uint64_t life = 0;  // of the memory: which process serves it, counted
+  std::uint64_t life = 0;                             // of the memory: which process serves it, counted
+  const std::atomic<std::uint64_t>* stage = nullptr;  // a Stage
+
+  base::MutableBytes place(std::uint64_t number) const {
+    return number == 0 ? settings.locator : memory.subspan(cut.locator, cut.locator_bytes);
+  }
 };
 
 // What a change or a read came to, for the reply.
@@ -56,6 +79,7 @@ struct Counters {
   std::atomic<std::uint64_t> keys{0}, bytes{0};  // bytes of keys and values
   std::atomic<std::uint64_t> overflow{0};        // keys in overflow lists
   std::atomic<std::uint64_t> reseeds{0}, pulled{0}, moved{0}, in_place{0}, make_ups{0};
+  std::atomic<std::uint64_t> settled{0};  // keys that another locator has given another bucket
 };
 
 class Part {
@@ -76,6 +100,9 @@ class Part {
   bool adopt(std::uint64_t address, std::uint64_t bytes, const BlockView* key, bool overflow);
   bool adopted_all() { return slabs_.finish(); }
 
+  // Goes by the table's stage as it is now, until the next call.
+  void enter();
+  const Stage& stage() const { return stage_; }
   Status get(std::uint64_t bucket, std::uint64_t slot, Answer& answer);
   Status find(const Request& request, Answer& answer);
   // Carries out a change. If it changes anything, the line's record at `record` says so, and `changed` is set. Sets
@@ -87,12 +114,22 @@ class Part {
   Status change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done);
   // Says what a record remembers.
   Status recall(std::uint64_t record, Answer& answer);
-  // Passes over empty buckets from `first` on, within bounds. Then writes keys of at most `count` buckets of this part
-  // into `keys`. Sets `next` to the first bucket that it did not come to.
-  Status scan(std::uint64_t first, std::uint64_t count, std::size_t room, std::vector<std::byte>& keys,
-              std::uint64_t& next);
+  // Writes keys of at most `count` buckets from `first` on into `keys`, and passes over empty ones. Sets `next` to the
+  // first bucket that it did not come to, at most `end`.
+  Status scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, std::size_t room,
+              std::vector<std::byte>& keys, std::uint64_t& next);
   // Seed and flags of the bucket, for any reply.
   void describe(std::uint64_t bucket, Reply& reply) const;
+
+  // Appends the hashes of a bucket's keys that belong into a partition of a table of that shape.
+  void gather(std::uint64_t bucket, std::uint64_t partition, const LocatorShape& shape,
+              std::vector<std::uint64_t>& hashes) const;
+  // While keys are moving: works on about so many buckets. Returns whether none of this part's keys has to move.
+  bool settle(std::uint64_t& buckets, fabric::Hand hand);
+  // The same, for the keys of one partition. Returns whether all of these lie where the locator says.
+  bool settle_partition(std::uint64_t partition, std::uint64_t& buckets, fabric::Hand hand);
+  // Returns whether a change should take a step of growth, too.
+  bool is_turn() { return ++turns_ % kTurns == 0; }
 
   const Slabs::Usage& usage() const { return slabs_.usage(); }
   std::size_t waiting_for_eras() const { return limbo_.size(); }
@@ -142,7 +179,9 @@ class Part {
   std::byte* at(std::uint64_t address) const { return ground_.memory.data() + address; }
   std::uint64_t word(std::uint64_t address) const { return base::load<std::uint64_t>(at(address)); }
   Words words_of(std::uint64_t bucket) const;
-  Seed seed_of(std::uint64_t bucket) const { return seed_in(word(cut().seed_word_at(bucket)), bucket); }
+  Seed seed_of(std::uint64_t bucket) const {
+    return seed_in(word(cut().seed_word_at(bucket)), cut().seed_number(bucket));
+  }
   std::uint64_t hash(base::Bytes key) const { return hash_of(ground_.settings.secret, cut().figures.salt, key); }
   std::optional<BlockView> view(std::uint64_t address) const { return view_block(cut(), ground_.memory, address); }
 
@@ -164,7 +203,24 @@ class Part {
   void commit(const Work& work, const Answer& answer);
   void make(const Plan& plan) const;
   void count(const Work& work);
-  void pull(std::uint64_t bucket);
+  bool pull(std::uint64_t bucket);
+  void commit_own(const Plan& plan) const;
+  // While keys are moving: the number in this part of the old partition that a bucket's keys come from.
+  std::size_t source_of(std::uint64_t bucket) const;
+  std::uint64_t old_partition(std::size_t source) const;
+  bool is_settled(std::size_t source) const { return cursors_[source] >= cut().figures.partition_buckets; }
+  bool is_moving(std::uint64_t bucket) const { return stage_.moving && !is_settled(source_of(bucket)); }
+  void settle_source(std::size_t source, std::uint64_t& buckets);
+  // Says whether a request may name this bucket for a key of this hash.
+  bool belongs(std::uint64_t hash, std::uint64_t bucket) const {
+    return stage_.moving ? home_of(hash) == bucket : is_candidate(shape_, hash, bucket);
+  }
+  // Looks for a key that may not have been moved yet; sets the bucket that has it.
+  bool look_before(std::uint64_t place, std::uint64_t hash, base::Bytes key, Found& found, std::uint64_t& bucket) const;
+  bool move_out(std::uint64_t bucket);
+  bool move_key(std::uint64_t from, const Found& found, std::uint64_t hash, std::uint64_t to);
+  void align(std::uint64_t bucket);
+  std::uint64_t home_of(std::uint64_t hash) const { return bucket_in(shape_, ground_.place(stage_.place), hash); }
   void compact();
   void move(std::uint64_t address);
   void tidy(const Work& work);
@@ -183,6 +239,15 @@ class Part {
   std::atomic<Freed*> given_back_{nullptr};
   Slabs slabs_;
   std::deque<Limbo> limbo_;
+  static constexpr std::uint64_t kTurns = 8;  // of changes, for one that looks whether the table should grow
+  std::uint64_t turns_ = 0;
+  std::uint64_t stage_word_ = 0;
+  Stage stage_;
+  LocatorShape shape_, old_shape_;  // of the locator, and of the table that keys are moving from
+  // While keys are moving: how far each old partition is. First its buckets lose the keys that belong elsewhere. Then
+  // each bucket that they may be in takes keys of its overflow list into slots, and the seed that the locator has.
+  std::vector<std::uint32_t> cursors_;
+  std::size_t source_ = 0;
   std::uint64_t versions_ = 0;
   std::uint64_t cursor_ = 0;  // in the page that is being emptied
   fabric::Hand hand_;

@@ -35,31 +35,34 @@ base::MutableBytes part_of(base::MutableBytes memory, const layout::Span& span) 
   return memory.subspan(span.offset, span.bytes);
 }
 
-LocatorShape shape_of(const Figures& figures) {
-  return {.partitions = static_cast<std::uint32_t>(figures.partitions),
-          .buckets = static_cast<std::uint32_t>(figures.partition_buckets)};
-}
-std::uint64_t locator_bytes(const Figures& figures) { return shape_of(figures).words() * 8; }
-
-// Writes a locator of no key at all: a table has no other one, because it does not grow. Every key goes where it says.
-void write_locator(const Figures& figures, base::MutableBytes region) {
-  const Locator locator = build(shape_of(figures), figures.generation, figures.salt, {}).locator;
+// Writes a locator of no key at all, by which every key goes where it says.
+void write_locator(const Cut& cut, const Stage& stage, base::MutableBytes place) {
+  const Locator locator = build(cut.shape(stage.level), stage.generation, cut.figures.salt, {}).locator;
   const auto words = std::as_bytes(locator.words());
-  std::memcpy(region.data(), words.data(), words.size());
+  std::memcpy(place.data(), words.data(), words.size());
 }
 
-// Says what is wrong with the locator in its region, or ok.
-base::Status check_locator(const Figures& figures, base::Bytes region) {
-  const auto header = LocatorHeader::parse(region);
-  if (!header.ok()) return header.status();
-  if (header->generation != figures.generation || header->salt != figures.salt ||
-      header->shape.partitions != figures.partitions || header->shape.buckets != figures.partition_buckets ||
-      header->bytes() > region.size()) {
-    return {base::Code::corrupt, "the locator is not that of the table"};
+base::MutableBytes place_of(const Cut& cut, std::uint64_t place, base::MutableBytes table, base::MutableBytes heap) {
+  return place == 0 ? table : heap.subspan(cut.locator, cut.locator_bytes);
+}
+
+// Writes a locator again that has been damaged. The first one of a table is known; in the place of any other, a locator
+// of no key becomes the table's next one, and keys move to where it says. Returns what was done; nullptr: nothing.
+const char* mend_locator(const Cut& cut, base::MutableBytes table, base::MutableBytes heap) {
+  const auto stage = stage_of(cut, heap);
+  if (!stage.ok() || check_locator(cut, *stage, place_of(cut, stage->place, table, heap)).ok()) return nullptr;
+  Stage next = *stage;
+  if (cut.growths(*stage) > 0) {
+    // As the next process has it: the last one may have written a locator that was never the table's.
+    next.generation = next_generation(stage->generation, base::load<std::uint64_t>(heap.data() + kLifeAt) + 1);
+    next.moving = true;
+    next.place = 1 - stage->place;
   }
-  std::vector<std::uint64_t> words(header->bytes() / 8);
-  std::memcpy(words.data(), region.data(), header->bytes());
-  return Locator::parse(std::move(words)).status();
+  const base::MutableBytes place = place_of(cut, next.place, table, heap);
+  if (cut.shape(next.level).words() * 8 > place.size()) return nullptr;
+  write_locator(cut, next, place);
+  base::store(heap.data() + kStageAt, next.word());
+  return next == *stage ? "wrote it again" : "wrote another one, to which keys move";
 }
 
 // What a memory node runs.
@@ -67,7 +70,8 @@ class Side final : public index::NodeSide, private Eras {
  public:
   explicit Side(const session::EraWords& eras) : eras_(eras) {}
   base::Status open(base::MutableBytes memory, const base::HashSecret& seed) {
-    auto table = NodeTable::open(memory, {.secret = seed, .eras = this}, {});
+    // No locator, so no growth yet: it has not been tried with several threads.
+    auto table = NodeTable::open(memory, {.secret = seed, .eras = this, .locator = {}, .growth = {}}, {});
     if (!table.ok()) return table.status();
     table_ = std::move(*table);
     service_ = std::make_unique<NodeService>(*table_);
@@ -80,7 +84,7 @@ class Side final : public index::NodeSide, private Eras {
             .bytes = totals.bytes,
             .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader,
             .marks = {.overflow_keys = totals.overflow,
-                      .locator_bytes = locator_bytes(table_->cut().figures),
+                      .locator_bytes = table_->cut().locator_bytes,
                       .make_ups = totals.make_ups,
                       .reseeds = totals.reseeds,
                       .pulled = totals.pulled,
@@ -149,7 +153,10 @@ class ManySessions final : public Connections {
 Table::Options options_of(const Geometry& geometry, const base::HashSecret& seed) {
   Table::Options options{
       .secret = seed, .locator_region = layout::kTable, .blocks_region = layout::kHeap, .geometry = geometry};
-  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) options.blocks_at = made->blocks;
+  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) {
+    options.blocks_at = made->locator;
+    options.second_locator_at = 0;
+  }
   return options;
 }
 
@@ -168,7 +175,7 @@ class Outback final : public index::Protocol {
     const Figures figures = figures_of(geometry, seed);
     const auto made = outback::format(part_of(memory, geometry.at(layout::kHeap)), figures);
     FARPOOL_CHECK(made.ok());  // the geometry has been checked
-    write_locator(figures, part_of(memory, geometry.at(layout::kTable)));
+    write_locator(*made, {.generation = figures.generation}, part_of(memory, geometry.at(layout::kTable)));
     if (progress) progress(geometry.rows);
   }
 
@@ -188,10 +195,9 @@ class Outback final : public index::Protocol {
     }
     mended.operations = *finished;
     mended.what = "found " + std::to_string(*finished) + " changes decided, and made them";
-    if (!check_locator(made->figures, table).ok() && locator_bytes(made->figures) <= table.size()) {
+    if (const char* done = mend_locator(*made, table, heap); done != nullptr) {
       ++mended.operations;
-      mended.what += "; found the locator damaged, and wrote it again";
-      write_locator(made->figures, table);
+      mended.what += std::string("; found the locator damaged, and ") + done;
     }
     return mended;
   }
@@ -218,8 +224,10 @@ class Outback final : public index::Protocol {
                  .block_bytes = seen.bytes});
     };
     index::Report report = outback::verify(*made, heap, seed, {.visit = visit, .progress = how.progress});
-    if (const base::Status locator = check_locator(made->figures, table); !locator.ok()) {
-      report.tell({Kind::impossible, 0, 0, 0, locator.message()});
+    if (const auto stage = stage_of(*made, heap); stage.ok()) {
+      const base::Bytes place = stage->place == 0 ? table : heap.subspan(made->locator, made->locator_bytes);
+      const base::Status locator = check_locator(*made, *stage, place);
+      if (!locator.ok()) report.tell({Kind::impossible, 0, 0, 0, locator.message()});
     }
     return report;
   }
@@ -228,9 +236,8 @@ class Outback final : public index::Protocol {
                                                        const base::HashSecret& seed,
                                                        const session::EraWords& eras) const override {
     auto side = std::make_unique<Side>(eras);
-    if (base::Status status = side->open(part_of(memory, geometry.at(layout::kHeap)), seed); !status.ok()) {
-      return status;
-    }
+    base::Status status = side->open(part_of(memory, geometry.at(layout::kHeap)), seed);
+    if (!status.ok()) return status;
     return std::unique_ptr<index::NodeSide>(std::move(side));
   }
 
@@ -239,7 +246,7 @@ class Outback final : public index::Protocol {
     const layout::Span& all = geometry.at(id);
     const auto made = id == layout::kHeap ? cut(figures_of(geometry, {})) : base::Result<Cut>(Cut{});
     if (!made.ok()) return {all.offset, 0};
-    return id == layout::kHeap ? layout::Span{all.offset + made->blocks, made->blocks_end() - made->blocks} : all;
+    return id == layout::kHeap ? layout::Span{all.offset + made->locator, made->blocks_end() - made->locator} : all;
   }
 
   void describe(const Geometry& geometry, v1alpha1::MemoryNodeFacts& facts) const override {
@@ -270,10 +277,11 @@ const index::Protocol& protocol() {
 Figures figures_of(const Geometry& geometry, const base::HashSecret& seed) {
   const std::uint64_t heap = geometry.at(layout::kHeap).bytes;
   const std::uint64_t clients = std::min<std::uint64_t>(geometry.max_sessions, 1 << 16);
-  const std::uint64_t parts = std::clamp<std::uint64_t>(std::bit_floor(heap / kHeapOfPart), 1, kMostParts);
   const bool many = clients * kManyLines * kLineBytes <= heap / 16;
   const std::uint64_t partitions =
       (geometry.rows + LocatorShape::kPartitionBuckets - 1) / LocatorShape::kPartitionBuckets;
+  const std::uint64_t most_parts = std::clamp<std::uint64_t>(std::bit_floor(heap / kHeapOfPart), 1, kMostParts);
+  const std::uint64_t parts = std::min(most_parts, std::max<std::uint64_t>(partitions, 1));
   const auto drawn = [&seed](std::string_view what) { return base::keyed_hash(seed, base::bytes_of(what)); };
   return {.memory_bytes = heap,
           .generation = 2 + drawn("generation") % kGenerations,

@@ -20,8 +20,8 @@ namespace farpool::outback {
 inline constexpr std::uint32_t kBucketSlots = 4;
 inline constexpr std::uint32_t kSeeds = 256;
 
-// Returns the hash that places a key. The secret comes with the handshake and never changes; the salt is drawn anew for
-// each locator, so that nobody can choose keys that collide.
+// Returns the hash that places a key. The secret comes with the handshake and never changes; the salt is drawn for each
+// table, so that nobody can choose keys that collide. A key has the same hash under all locators of a table.
 inline std::uint64_t hash_of(const base::HashSecret& secret, std::uint64_t salt, base::Bytes key) {
   return base::keyed_hash({secret.low ^ base::mix(salt), secret.high ^ base::mix(~salt)}, key);
 }

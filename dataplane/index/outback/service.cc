@@ -24,14 +24,15 @@ Served NodeService::serve(fabric::Call& call) noexcept {
   if (call.reply.size() < kKvReplyHead) return Served::refused(fabric::Refusal::malformed);
   Request request;
   if (const Status status = get_kv_request(call.request, request); status != Status::done) {
-    return Served::done(
-        put_kv_reply(Reply{.status = status, .generation = table_.cut().figures.generation}, call.reply));
+    return Served::done(put_kv_reply(Reply{.status = status, .generation = table_.stage().generation}, call.reply));
   }
   const auto part = table_.part_of(request);
   if (!part) return Served::done(table_.run(request, call.session_id, call.hand, call.reply));
   if (table_.part(*part).try_lock()) {
     const std::size_t bytes = table_.run(request, call.session_id, call.hand, call.reply);
+    const bool grows = table_.is_turn(request, *part);
     leave(*part);
+    if (grows) table_.grow(request, call.hand, *this);
     return Served::done(bytes);
   }
   held_.fetch_add(1, std::memory_order_relaxed);

@@ -15,7 +15,7 @@ namespace farpool::outback {
 
 inline constexpr std::uint32_t kCall = fabric::kFirstServiceOpcode;
 
-class NodeService final : public fabric::Service {
+class NodeService final : public fabric::Service, private Growth::Doors {
  public:
   explicit NodeService(NodeTable& table);
   ~NodeService() override;
@@ -23,7 +23,7 @@ class NodeService final : public fabric::Service {
   fabric::Served serve(fabric::Call& call) noexcept override;
   void release(std::uint64_t session_id) noexcept override;
   // Executes what is held for a part whose lock this thread has, and gives the lock back.
-  void leave(std::uint64_t part);
+  void leave(std::uint64_t part) override;
   // CALLs that had to be held so far.
   std::uint64_t held() const { return held_.load(std::memory_order_relaxed); }
 
@@ -36,6 +36,7 @@ class NodeService final : public fabric::Service {
     fabric::Ticket ticket;
   };
   void answer(Held* held);
+  bool enter(std::uint64_t part) override { return table_.part(part).try_lock(); }
 
   NodeTable& table_;
   std::vector<std::atomic<Held*>> waiting_;  // by part, the latest first

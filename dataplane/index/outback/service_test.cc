@@ -59,9 +59,10 @@ class NodeHost final : public fabric::Host {
   std::uint64_t sessions_ = 0;
 };
 
-std::uint32_t bucket_of(std::uint32_t buckets, std::string_view key) {
+std::uint32_t bucket_of(std::uint32_t buckets, std::string_view key, std::uint32_t partitions = 1) {
   const std::uint64_t hash = hash_of(TestTable::kSecret, 99, base::bytes_of(key));
-  return Candidates::of(hash, {.partitions = 1, .buckets = buckets}).buckets[0];
+  const Candidates at = Candidates::of(hash, {.partitions = partitions, .buckets = buckets});
+  return at.partition * buckets + at.buckets[0];
 }
 
 constexpr std::uint32_t kBuckets = 2;
@@ -280,7 +281,7 @@ void hammer(NodeService& service, std::uint64_t thread, std::uint64_t rounds, st
     std::vector<std::byte> sent(kRoom);
     std::size_t bytes = 0;
     asked.generation = 1;
-    if (has_key(asked.op)) asked.place = bucket_of(8, base::text_of(asked.key));
+    if (has_key(asked.op)) asked.place = bucket_of(4, base::text_of(asked.key), 2);
     if (put_kv_request(asked, sent, bytes) != Status::done) wrong.fetch_add(1);
     ThreadCall call(thread + 1, base::Bytes(sent).first(bytes), reply, desk);
     Reply got;

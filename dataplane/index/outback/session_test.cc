@@ -124,7 +124,7 @@ struct World {
                           .salt = empty.header().salt,
                           .partitions = empty.header().shape.partitions,
                           .partition_buckets = empty.header().shape.buckets,
-                          .parts = 2,
+                          .parts = 1,
                           .overflow = 64,
                           .clients = 4,
                           .lines = 4,

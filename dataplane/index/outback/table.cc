@@ -47,7 +47,12 @@ const layout::Geometry& Table::geometry() const { return state_->options.geometr
 const index::Marks& Table::marks() const { return state_->marks; }
 const Locator* Table::locator() const { return state_->locator.get(); }
 std::uint64_t Table::positions() const {
-  return state_->locator ? state_->locator->header().shape.table_buckets() : state_->options.geometry.rows;
+  if (state_->locator) {
+    const LocatorShape& shape = state_->locator->header().shape;
+    return shape.table_buckets() * shape.scan_tags();  // as many as the table has now
+  }
+  const std::uint64_t rows = std::max<std::uint64_t>(state_->options.geometry.rows, 1);
+  return (1ull << index::kPositionBits) / rows * rows;
 }
 
 Task<base::Status> Table::open(Nanos deadline, Cost& cost) {
@@ -287,7 +292,7 @@ Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t coun
   for (;;) {
     index::Page page;
     const LocatorHeader& header = state_->locator->header();
-    if (position >= header.shape.table_buckets()) co_return page;
+    if (position >= header.shape.scan_end()) co_return page;
     const std::uint64_t generation = header.generation;
     // About three keys lie in a bucket.
     const Request asked{

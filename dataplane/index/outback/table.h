@@ -45,6 +45,9 @@ class Table final : public index::Table {
     std::uint32_t locator_region = 0;
     std::uint32_t blocks_region = 0;
     std::uint64_t blocks_at = 0;
+    // Where in the region of blocks the other place of the locator is. A locator is in one place, and the next one in
+    // the other. Nothing: there is one place.
+    std::optional<std::uint64_t> second_locator_at;
     std::uint32_t opcode = fabric::kFirstServiceOpcode;
     // How long a change waits for a connection beyond its deadline, before its outcome is unknown.
     base::Nanos patience = 2 * base::kSecond;

@@ -335,6 +335,81 @@ TEST(TableTest, AClientWithAnOldLocatorReadsTheNewOne) {
   bed.run(follow_another_locator(bed, bed.connect()));
 }
 
+// --- growth
+
+struct Growing {
+  std::uint64_t keys = 0, wrong = 0;
+};
+// Inserts keys of its own, and sees that the earlier ones are there.
+task::Task<void> fill(Bed& bed, Table& table, std::string name, std::uint64_t keys, Growing& growing) {
+  for (std::uint64_t i = 0; i < keys; ++i) {
+    Cost cost;
+    const std::string key = name + std::to_string(i);
+    const auto inserted = co_await table.insert(key, key, bed.soon(), cost);
+    EXPECT_TRUE(inserted.ok() && *inserted) << inserted.status().message();
+    growing.keys += 1;
+    const std::string earlier = name + std::to_string(i * 7919 % (i + 1));
+    const auto found = co_await table.lookup(earlier, bed.soon(), cost);
+    const bool gone = i * 7919 % (i + 1) % 9 == 4 && i * 7919 % (i + 1) + 20 < i;
+    growing.wrong += found.ok() && (*found == earlier || (gone && !*found)) ? 0 : 1;
+    if (i < 20 || (i - 20) % 9 != 4) continue;
+    const auto removed = co_await table.remove(name + std::to_string(i - 20), bed.soon(), cost);
+    EXPECT_TRUE(removed.ok() && *removed) << removed.status().message();
+    growing.keys -= 1;
+  }
+}
+
+task::Task<void> look_again(Bed& bed, Table& table, std::uint64_t clients, std::uint64_t keys) {
+  for (std::uint64_t client = 0; client < clients; ++client) {
+    for (std::uint64_t i = 0; i < keys; ++i) {
+      Cost cost;
+      const std::string key = "c" + std::to_string(client) + "/" + std::to_string(i);
+      const bool there = i % 9 != 4 || i + 20 >= keys;
+      EXPECT_EQ(unwrap(co_await table.lookup(key, bed.soon(), cost)).has_value(), there) << key;
+    }
+  }
+}
+
+void grow_in_a_bed(fabric::sim::Options wire, bool restarts) {
+  Bed bed(
+      {.keys = 60, .overflow = 20, .doublings = 4, .growth = GrowthSettings{.step = 4, .most_step = 16}, .wire = wire});
+  Bed::Client& idle = bed.connect();
+  const auto before = [](Bed& in, Table& table) -> task::Task<void> {
+    Cost cost;
+    unwrap(co_await table.put("idle", "value", in.soon(), cost));
+  };
+  bed.run(before(bed, idle.table()));
+  constexpr std::uint64_t kClients = 3, kKeys = 150;
+  Growing growing;
+  std::vector<task::Task<void>> tasks;
+  for (std::uint64_t i = 0; i < kClients; ++i) {
+    tasks.push_back(fill(bed, bed.connect().table(), "c" + std::to_string(i) + "/", kKeys, growing));
+  }
+  bed.run(std::move(tasks));
+  EXPECT_GE(bed.host().table().growth().figures().published, 3u);
+  EXPECT_GE(bed.host().table().stage().level, 2u);
+  EXPECT_EQ(growing.wrong, 0u);
+  EXPECT_EQ(bed.host().table().totals().keys, growing.keys + 1);
+  if (restarts) {
+    bed.host().start();
+    idle.sever();
+  }
+  bed.network().options().lose_reply = bed.network().options().lose_call = 0;
+  const std::uint64_t fetched = idle.table().marks().locators_read;
+  bed.run(look_again(bed, idle.table(), kClients, kKeys));
+  EXPECT_GT(idle.table().marks().locators_read, fetched) << "a client that was idle is told";
+}
+
+TEST(TableTest, ATableGrowsUnderItsClients) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) grow_in_a_bed({.seed = seed}, seed % 2 == 0);
+}
+
+TEST(TableTest, ATableGrowsWhileAnswersAreLostAndEachChangeTakesEffectOnce) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    grow_in_a_bed({.seed = seed, .lose_reply = 0.02, .lose_call = 0.02}, false);
+  }
+}
+
 task::Task<void> share_a_locator(Bed& bed, Bed::Client& one, Bed::Client& other) {
   Cost cost;
   unwrap(co_await one.table().put("key", "value", bed.soon(), cost));

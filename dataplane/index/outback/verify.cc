@@ -27,8 +27,7 @@ LineRecord record_at(base::Bytes memory, std::uint64_t offset) {
 
 // Says whether a memory node may write the word: one of seeds, slots and heads, or of a block.
 bool may_change(const Cut& cut, std::uint64_t at) {
-  const std::uint64_t heads_end = cut.heads + cut.figures.overflow * 8;
-  return at % 8 == 0 && ((at >= cut.seeds && at < heads_end) || (at >= cut.blocks && at < cut.blocks_end()));
+  return at % 8 == 0 && ((at >= cut.seeds && at < cut.heads_end()) || (at >= cut.blocks && at < cut.blocks_end()));
 }
 
 bool can_be(const Cut& cut, const LineRecord& line) {
@@ -46,7 +45,16 @@ class Verifier {
 
  public:
   Verifier(const Cut& cut, base::Bytes memory, const base::HashSecret& secret, const Look& look)
-      : cut_(cut), memory_(memory), secret_(secret), look_(look), report_(0) {}
+      : cut_(cut), memory_(memory), secret_(secret), look_(look), report_(0) {
+    const auto stage = stage_of(cut, memory);
+    if (stage.ok()) {
+      shape_ = cut.shape(stage->level);
+      old_shape_ = stage->moving ? cut.shape(stage->old_level()) : shape_;
+    } else {
+      shape_ = old_shape_ = cut.shape(0);
+      tell(Kind::impossible, 0, 0, kStageAt, stage.status().message());
+    }
+  }
 
   Report run() {
     lines();
@@ -188,7 +196,7 @@ class Verifier {
         if (!is_whole(*block, address)) {
           tell(Kind::extent, bucket, 0, address, "a block of " + whose + " is not whole");
         }
-        if (!is_candidate(cut_.figures, hash_of(secret_, cut_.figures.salt, block->key), bucket)) {
+        if (!may_lie(hash_of(secret_, cut_.figures.salt, block->key), bucket)) {
           tell(Kind::misplaced, bucket, 0, address, "a key of " + whose + " belongs into no such bucket");
         }
         auto& keys = listed_[bucket];
@@ -206,7 +214,7 @@ class Verifier {
   void bucket(std::uint64_t number) {
     const auto listed = listed_.find(number);
     const bool cached = listed != listed_.end();
-    const std::uint64_t pair = word(cut_.seed_word_at(number)) >> number % kSeedsPerWord * 32;
+    const std::uint64_t pair = word(cut_.seed_word_at(number)) >> cut_.seed_number(number) % kSeedsPerWord * 32;
     if ((pair >> 24 & 0xff) != 0) {
       tell(Kind::impossible, number, 0, cut_.seed_word_at(number),
            "the seed of bucket " + std::to_string(number) + " cannot be");
@@ -246,20 +254,25 @@ class Verifier {
     }
     count_key(*block);
     const std::uint64_t hash = hash_of(secret_, cut_.figures.salt, block->key);
-    const Seed seed = seed_in(word(cut_.seed_word_at(number)), number);
+    const Seed seed = seed_in(word(cut_.seed_word_at(number)), cut_.seed_number(number));
     if (SlotWord::Print::get(says) != print_of(hash)) {
       tell(Kind::hash, number, slot, at, "the print of " + whose + " is not its key's");
     }
     if (SlotWord::Length::get(says) != SlotWord::Length::get(SlotWord::of(0, bytes, 0, false))) {
       tell(Kind::impossible, number, slot, at, "the length of " + whose + " is not its block's");
     }
-    if (!is_candidate(cut_.figures, hash, number) || slot_of(hash, seed.value) != slot) {
+    if (!may_lie(hash, number) || slot_of(hash, seed.value) != slot) {
       tell(Kind::misplaced, number, slot, at, "the key of " + whose + " does not belong there");
     }
     const auto same = [&](base::Bytes key) { return std::ranges::equal(key, block->key); };
     if (listed != nullptr && std::ranges::any_of(*listed, same)) {
       tell(Kind::twice, number, slot, at, whose + " has a key that is in overflow, too");
     }
+  }
+
+  // While keys are moving, a key may still be where the table had it before.
+  bool may_lie(std::uint64_t hash, std::uint64_t bucket) const {
+    return is_candidate(shape_, hash, bucket) || is_candidate(old_shape_, hash, bucket);
   }
 
   void overlaps() {
@@ -275,6 +288,7 @@ class Verifier {
   const base::Bytes memory_;
   const base::HashSecret secret_;
   const Look& look_;
+  LocatorShape shape_, old_shape_;
   std::map<std::uint64_t, std::uint64_t> pending_;  // words that changes under way write
   std::deque<std::vector<std::byte>> patched_;
   std::unordered_map<std::uint64_t, std::vector<base::Bytes>> listed_;  // keys in overflow, by bucket

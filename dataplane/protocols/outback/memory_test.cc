@@ -54,10 +54,10 @@ TEST(OutbackMemory, IsCutAsItsTableNeeds) {
       EXPECT_EQ(shape.table_buckets(), geometry->rows);
       EXPECT_GE(geometry->at(layout::kTable).bytes, shape.words() * 8) << "there is room for a locator of all keys";
       EXPECT_LE(geometry->at(layout::kTable).bytes, shape.words() * 8 + shape.partitions * 16);
-      // Slots, seeds and heads take what the percentage says.
-      EXPECT_LE(made.blocks - made.seeds, bytes / 100 * percent + kPageBytes + 4096);
+      // Slots, seeds and heads take what the percentage says. The other place of the locator, and blocks, follow.
+      EXPECT_LE(made.locator - made.seeds, bytes / 100 * percent + kPageBytes + 4096);
       const layout::Span heap = protocol().reachable(*geometry, layout::kHeap);
-      EXPECT_EQ(heap.offset, geometry->at(layout::kHeap).offset + made.blocks);
+      EXPECT_EQ(heap.offset, geometry->at(layout::kHeap).offset + made.locator);
       EXPECT_LE(heap.offset + heap.bytes, geometry->at(layout::kHeap).offset + geometry->at(layout::kHeap).bytes);
     }
   }
