@@ -46,6 +46,7 @@ class Outback final : public Dialect {
   std::string title() const override { return "Outback"; }
 
   bool moves() const override { return false; }
+  bool scans_by_rows() const override { return false; }
   // Worlds have one locator, and each session a table of its own. Memory is never short there.
   bool comes_to(std::uint64_t index::Marks::*mark) const override {
     return mark != &index::Marks::stale_answers && mark != &index::Marks::reconnections &&

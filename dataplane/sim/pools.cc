@@ -213,6 +213,9 @@ bool can_be(const Count& count, layout::Protocol protocol) {
   // Where the memory node executes operations, tables outlive their sessions.
   const bool of_lasting = count.of == &PoolVerdict::reconnections || count.of == &PoolVerdict::asked_again;
   if (of_lasting) return shape.served != nullptr;
+  // They ask again until they know the outcome, but for a memory that is lost in that moment.
+  const bool of_doubt = count.of == &PoolVerdict::unknown || count.of == &PoolVerdict::not_done;
+  if (of_doubt && shape.served != nullptr) return false;
   const bool of_moves = count.of == &PoolVerdict::moves || count.of == &PoolVerdict::moved_away ||
                         count.of == &PoolVerdict::sources_lost || count.of == &PoolVerdict::targets_lost;
   if (of_moves && !dialect_of(protocol).moves()) return false;

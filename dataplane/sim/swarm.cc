@@ -554,6 +554,7 @@ Nanos Run::populate(std::uint64_t seed) {
   keys_ = crowd(world_, first, setting_.window, setting_.keys, "");
   const std::uint64_t in_a_row = clients_[0]->table().positions() / world_.geometry().rows_per_table();
   haunt_ = {.keys = keys_, .first = first * in_a_row, .end = (first + setting_.window) * in_a_row};
+  if (!dialect_of(world_.geometry().protocol).scans_by_rows()) haunt_ = {.keys = keys_, .first = 0, .end = ~0ull};
   play_ = draw_play(setting_, keys_, seed);
   verdict_.elements = leave_out(play_, take_.part);
   return world_.network().now();
