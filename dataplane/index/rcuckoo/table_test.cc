@@ -340,8 +340,8 @@ Task<void> hoard(Client& client, std::uint64_t value_bytes, std::uint64_t& count
   for (;; ++count) {
     const std::string key = "hoarded" + std::to_string(count);
     const std::uint64_t bytes = layout::extent_bytes(key.size(), value.size());
-    auto block =
-        co_await client.heap()->allocate(bytes, heap::Purpose::addition, client.port().now() + 60 * base::kSecond, cost);
+    auto block = co_await client.heap()->allocate(bytes, heap::Purpose::addition,
+                                                  client.port().now() + 60 * base::kSecond, cost);
     if (!block.ok()) co_return;
     fabric::Buffer buffer = client.port().buffer(bytes);
     layout::write_extent(buffer.first(bytes), block->units, base::bytes_of(key), base::bytes_of(value));
