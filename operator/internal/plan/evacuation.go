@@ -81,7 +81,7 @@ func (d *decision) why(n *node) string {
 // starts, and another pod could be evicted in its place.
 func (d *decision) guard() {
 	for _, n := range d.nodes {
-		if n.wanted || n.object != nil || n.pod != nil && !PodEnded(n.pod) || inMap(d.epochs.current, n.name) {
+		if n.wanted || n.object != nil || n.pod != nil || inMap(d.epochs.current, n.name) {
 			d.pool.Guarded++
 		}
 	}

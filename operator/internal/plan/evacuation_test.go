@@ -283,6 +283,12 @@ func TestNoneIsEvictedForOneThatIsToGoAndHasNotStarted(t *testing.T) {
 	if must := budget(d.decide(t)); must != 3 {
 		t.Errorf("%d memory nodes have to be there", must)
 	}
+	object := d.Nodes[name(2)]
+	delete(d.Nodes, name(2))
+	if must := budget(d.decide(t)); must != 3 {
+		t.Errorf("its object is gone before its pod: %d memory nodes have to be there", must)
+	}
+	d.Nodes[name(2)] = object
 	d.noneLost()
 }
 
