@@ -54,17 +54,13 @@ func (m *member) signal(ctx context.Context, signal string) error {
 	return err
 }
 
-// restarts is how often the kubelet has begun its container anew.
-func (m *member) restarts(ctx context.Context) (int32, error) {
+// kills is how often the kubelet has killed its process. A process that has crashed is none of these: it has died of itself.
+func (m *member) kills(ctx context.Context) (int32, error) {
 	var pod corev1.Pod
 	if err := kind.Get(ctx, client.ObjectKeyFromObject(&m.pod), &pod); err != nil {
 		return 0, err
 	}
-	var count int32
-	for _, container := range pod.Status.ContainerStatuses {
-		count += container.RestartCount
-	}
-	return count, nil
+	return cluster.Kills(&pod)
 }
 
 func (m *member) metric(name string) (float64, error) {
@@ -442,7 +438,7 @@ spec:
 				Stop:     func() error { return victim.signal(ctx, "STOP") },
 				Continue: func() error { return victim.signal(ctx, "CONT") },
 				Ready:    victim.ready,
-				Restarts: func() (int32, error) { return victim.restarts(ctx) },
+				Kills:    func() (int32, error) { return victim.kills(ctx) },
 				Lost:     func() (float64, error) { return victim.metric("farpool_pool_sessions_lost_total") },
 				Open:     func() ([]float64, error) { return perNode("farpool_node_sessions") },
 				Fenced:   func() ([]float64, error) { return perNode("farpool_node_sessions_fenced_total") },

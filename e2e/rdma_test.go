@@ -154,8 +154,8 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 			stopped, err := l.Stop(ctx, chaos.Victim{
 				Name: victim.pod.Name, Shard: 0, Sessions: 1, Shards: shards,
 				Stop: signal("STOP"), Continue: signal("CONT"),
-				Ready:    victim.ready,
-				Restarts: func() (int32, error) { return victim.restarts(ctx) },
+				Ready: victim.ready,
+				Kills: func() (int32, error) { return victim.kills(ctx) },
 				Lost: func() (float64, error) {
 					lost, err := asked(clients[:1], "farpool_pool_sessions_lost_total")
 					return sumOf(lost), err

@@ -68,6 +68,16 @@ struct Heap {
   std::optional<Segments> segments;
 };
 
+// The client frees all blocks but the first one of a segment of class 3, and gives it up with that.
+void give_up_all_but_one_block(Heap& heap, std::uint64_t segment) {
+  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
+  for (std::uint64_t word = 0; word < shape.bitmap_words; ++word) {
+    base::store(heap.at(segment) + sizeof(SegmentHeader) + word * 8,
+                layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
+  }
+  EXPECT_EQ(heap.segments->take_back(kOne, {.first = segment, .count = 1, .orphan = 1}, kEarly.era).status, 0u);
+}
+
 TEST(Segments, AGrantIsWrittenInTheHeader) {
   Heap heap;
   const auto reply = heap.grant(kOne, 3);
@@ -133,11 +143,7 @@ TEST(Segments, AnOrphanOfTheClassWithRoomIsAdoptedFirst) {
 TEST(Segments, SegmentsOfTheDeadAndSparseOrphansAreBequeathed) {
   Heap heap;
   const std::uint64_t first = heap.grant(kOne, 3).first, sparse = heap.grant(kOne, 3).first;
-  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
-  for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)  // all but a block
-    base::store(heap.at(sparse) + sizeof(SegmentHeader) + word * 8,
-                layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
-  EXPECT_EQ(heap.segments->take_back(kOne, {.first = sparse, .count = 1, .orphan = 1}, kEarly.era).status, 0u);
+  give_up_all_but_one_block(heap, sparse);
   EXPECT_EQ(heap.segments->bequeath(kOther, {.size_class = 3, .run = layout::AdoptSegmentRequest::kSparse}).status, 1u)
       << "of the class that is wanted";
   const auto emptier = heap.segments->bequeath(kOther, {.size_class = 9, .run = layout::AdoptSegmentRequest::kSparse});
@@ -204,14 +210,8 @@ TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
   const std::vector<std::uint64_t> taken = heap.grant_all(kOne, 3);
   EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);
   EXPECT_EQ(heap.segments->cleared(0).count, 0u) << "it would fit nowhere";
-  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
   // In every second segment, all blocks but one are free.
-  for (std::size_t i = 0; i < taken.size(); i += 2) {
-    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)
-      base::store(heap.at(taken[i]) + sizeof(SegmentHeader) + word * 8,
-                  layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
-    EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[i], .count = 1, .orphan = 1}, kEarly.era).status, 0u);
-  }
+  for (std::size_t i = 0; i < taken.size(); i += 2) give_up_all_but_one_block(heap, taken[i]);
   EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);
   const layout::Stretch cleared = heap.segments->cleared(0);
   EXPECT_EQ(cleared.count, 3u);
@@ -239,13 +239,7 @@ TEST(Segments, AStretchIsClearedForARunThatIsRefused) {
 TEST(Segments, OnlyReplacementsTakeWhatIsFreeInAStretchThatIsCleared) {
   Heap heap;
   const std::vector<std::uint64_t> taken = heap.grant_all(kOne, 3);
-  const layout::SegmentShape shape = layout::segment_shape(3, heap.geometry.segment_bytes);
-  for (std::size_t i = 0; i < taken.size(); i += 2) {
-    for (std::uint64_t word = 0; word < shape.bitmap_words; ++word)
-      base::store(heap.at(taken[i]) + sizeof(SegmentHeader) + word * 8,
-                  layout::blocks_of_word(shape, word) & ~(word == 0 ? 1ull : 0));
-    EXPECT_EQ(heap.segments->take_back(kOne, {.first = taken[i], .count = 1, .orphan = 1}, kEarly.era).status, 0u);
-  }
+  for (std::size_t i = 0; i < taken.size(); i += 2) give_up_all_but_one_block(heap, taken[i]);
   EXPECT_EQ(heap.grant(kOther, 4).status, 1u);
   EXPECT_EQ(heap.segments->cleared(0).count, 0u) << "a single needs no neighbours";
   EXPECT_EQ(heap.grant(kOther, kRun, 3).status, 1u);

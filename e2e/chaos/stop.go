@@ -31,8 +31,8 @@ type Victim struct {
 	Shards int
 	Open   func() ([]float64, error)
 	Fenced func() ([]float64, error)
-	// How often its process has been killed and begun anew, as the kubelet does with what answers no probe for minutes. Nil: nothing does. An error: nobody can say now.
-	Restarts func() (int32, error)
+	// Returns how often something else has killed its process, as the kubelet kills what answers no probe for minutes. Nil: nothing does. An error: nobody can say.
+	Kills func() (int32, error)
 }
 
 // Stopped is what came of one stop.
@@ -81,24 +81,22 @@ type burst struct {
 //
 // A stop that fails because something else has killed the shard meanwhile is no failure, and not judged.
 func (l *Load) Stop(ctx context.Context, v Victim, enough int64) (Stopped, error) {
-	if v.Restarts == nil {
+	if v.Kills == nil {
 		return l.stop(ctx, v, enough)
 	}
-	before, unknown := v.Restarts()
+	before, unasked := v.Kills()
 	stopped, err := l.stop(ctx, v, enough)
-	if unknown != nil {
-		return stopped, err
-	}
 	var stale *StaleError
-	if err == nil || errors.As(err, &stale) || ctx.Err() != nil {
+	if err == nil || errors.As(err, &stale) || unasked != nil || ctx.Err() != nil {
 		return stopped, err
 	}
-	// The kubelet says so a little later than it is so.
+	// The pod's status follows a little later.
 	err = Eventually(ctx, Patience, func() error {
-		if now, asked := v.Restarts(); asked != nil || now == before {
-			return errors.Join(err, asked)
+		now, asked := v.Kills()
+		if asked == nil && now > before {
+			return nil
 		}
-		return nil
+		return errors.Join(err, asked)
 	})
 	if err == nil {
 		err = v.Ready(ctx)

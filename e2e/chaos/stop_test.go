@@ -123,7 +123,7 @@ func TestAStopIsJudged(t *testing.T) {
 			target.Shards[0] = listener.Addr().String()
 
 			var fenced, lost atomic.Int64
-			var restarts atomic.Int32
+			var kills atomic.Int32
 			l := NewLoad(target, "chaos:", 1)
 			stopped, err := l.Stop(t.Context(), Victim{
 				Name: "zombie", Shard: 0, Sessions: 1, Shards: 1,
@@ -133,7 +133,7 @@ func TestAStopIsJudged(t *testing.T) {
 				},
 				Continue: func() error {
 					if of.killed {
-						time.AfterFunc(10*time.Millisecond, func() { restarts.Add(1) })
+						time.AfterFunc(10*time.Millisecond, func() { kills.Add(1) })
 					}
 					if of.killed && !lands {
 						close(z.goOn)
@@ -143,11 +143,11 @@ func TestAStopIsJudged(t *testing.T) {
 					close(z.goOn)
 					return nil
 				},
-				Ready:    func(context.Context) error { return nil },
-				Lost:     func() (float64, error) { return float64(lost.Load()), nil },
-				Open:     func() ([]float64, error) { return []float64{1}, nil },
-				Fenced:   func() ([]float64, error) { return []float64{float64(fenced.Load())}, nil },
-				Restarts: func() (int32, error) { return restarts.Load(), nil },
+				Ready:  func(context.Context) error { return nil },
+				Lost:   func() (float64, error) { return float64(lost.Load()), nil },
+				Open:   func() ([]float64, error) { return []float64{1}, nil },
+				Fenced: func() ([]float64, error) { return []float64{float64(fenced.Load())}, nil },
+				Kills:  func() (int32, error) { return kills.Load(), nil },
 			}, 20)
 			if of.killed && !lands {
 				if err != nil || stopped.Judged {

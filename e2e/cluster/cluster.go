@@ -6,6 +6,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -242,6 +244,22 @@ func (c *Cluster) reachable(ctx context.Context, node string, service *corev1.Se
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// Kills returns how often the containers of a pod have begun anew, all of these times because something killed them from outside: the kubelet, or a test. An error says
+// which one has ended of itself or for want of memory, as far as Kubernetes remembers: the last time.
+func Kills(pod *corev1.Pod) (int32, error) {
+	const told, killed, terminated = 0, 128 + 9, 128 + 15 // processes of a pool exit with 0 when they are told to end, and not otherwise
+	var count int32
+	for _, container := range pod.Status.ContainerStatuses {
+		count += container.RestartCount
+		last := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
+		if last == nil || last.Reason != "OOMKilled" && slices.Contains([]int32{told, killed, terminated}, last.ExitCode) {
+			continue
+		}
+		return 0, fmt.Errorf("container %s of pod %s/%s ended of itself: %s, exit code %d: see its log with kubectl logs --previous", container.Name, pod.Namespace, pod.Name, last.Reason, last.ExitCode)
+	}
+	return count, nil
 }
 
 // Kill ends the processes of a pod's containers with SIGKILL, as the kernel would when memory runs out, and says how many there were.

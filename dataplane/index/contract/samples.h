@@ -161,9 +161,9 @@ inline Sample sample_of_outback() {
                      .update = 1,
                      .modify = 2,
                      .remove = 1,
-                     .scan_empty = 5,  // four of them read the locator and both headers
+                     .scan_empty = 4,  // three of them read the locator
                      .scan = 1,
-                     .scan_messages = 5},
+                     .scan_messages = 4},
           .moves = false,
           .call_head = layout::kKvRequestHead + 16};  // key and value are padded
 }

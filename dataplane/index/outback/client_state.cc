@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/check.h"
 #include "fabric/once.h"
+#include "index/operation.h"
 
 namespace farpool::outback {
 
@@ -25,6 +27,9 @@ constexpr Nanos kLongPause = 20 * base::kMillisecond;  // while a locator is bei
 constexpr int kMostDamaged = 10;                       // times that a locator is read that is not whole
 
 base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
+base::Status lost_read(const Connection& connection) {
+  return {Code::unavailable, "a READ of the memory node ended with the connection: " + connection.why().message()};
+}
 
 }  // namespace
 
@@ -121,8 +126,7 @@ Task<base::Status> Table::State::read(std::uint32_t region, std::uint64_t offset
     const std::array ops{fabric::Op::read({region, offset + at}, buffer.first(bytes))};
     const fabric::Outcome outcome = co_await held->post(ops, patience(deadline), cost);
     if (outcome.fate != Fate::done) {
-      co_return base::Status(Code::unavailable,
-                             "a READ of the memory node ended with the connection: " + held->why().message());
+      co_return lost_read(*held);
     }
     std::copy_n(buffer.data(), bytes, into.data() + at);
     at += bytes;
@@ -130,26 +134,32 @@ Task<base::Status> Table::State::read(std::uint32_t region, std::uint64_t offset
   co_return base::Status();
 }
 
-// Reads the headers of both places. corrupt: none of them is one.
+// Reads the headers of both places in one trip. corrupt: none of them is one.
 Task<Result<Table::State::Place>> Table::State::newest_place(Nanos deadline, Cost& cost) {
-  const std::uint64_t first = connection->region_bytes(options.locator_region);
-  std::vector<Place> places{{.region = options.locator_region, .room = first, .words = {}, .header = {}}};
+  const std::shared_ptr<Connection> held = connection;
+  std::vector<Place> places{{.region = options.locator_region, .room = held->region_bytes(options.locator_region)}};
   if (options.second_locator_at) {
-    const std::uint64_t all = connection->region_bytes(options.blocks_region), at = *options.second_locator_at;
-    places.push_back(
-        {.region = options.blocks_region, .offset = at, .room = all - std::min(at, all), .words = {}, .header = {}});
+    const std::uint64_t all = held->region_bytes(options.blocks_region), at = *options.second_locator_at;
+    places.push_back({.region = options.blocks_region, .offset = at, .room = all - std::min(at, all)});
   }
+  fabric::Buffer buffer = port.buffer(places.size() * LocatorHeader::kBytes);
+  index::Chain chain;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    chain.add(fabric::Op::read({places[i].region, places[i].offset},
+                               buffer.span().subspan(i * LocatorHeader::kBytes, LocatorHeader::kBytes)));
+  }
+  const fabric::Outcome outcome = co_await held->post(chain.ops(), patience(deadline), cost);
+  if (outcome.fate != Fate::done) co_return lost_read(*held);
   std::optional<Place> newest;
   base::Status wrong;
-  for (Place& place : places) {
-    const auto bytes = std::as_writable_bytes(std::span(place.words));
-    if (base::Status status = co_await read(place.region, place.offset, bytes, deadline, cost); !status.ok()) {
-      co_return status;
-    }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const base::Bytes bytes = buffer.span().subspan(i * LocatorHeader::kBytes, LocatorHeader::kBytes);
     const auto header = LocatorHeader::parse(bytes);
-    if (header.ok()) place.header = *header;
     if (!header.ok() && wrong.ok()) wrong = header.status();
-    if (header.ok() && (!newest || newest->header->generation < header->generation)) newest = place;
+    if (!header.ok() || (newest && header->generation <= newest->header.generation)) continue;
+    newest = places[i];
+    newest->header = *header;
+    std::memcpy(newest->words.data(), bytes.data(), bytes.size());
   }
   if (!newest) co_return wrong;
   co_return *newest;
@@ -160,7 +170,7 @@ Task<Result<Table::State::Place>> Table::State::newest_place(Nanos deadline, Cos
 Task<Result<bool>> Table::State::fetch(std::uint64_t generation, Nanos deadline, Cost& cost) {
   const Result<Place> place = co_await newest_place(deadline, cost);
   if (!place.ok()) co_return place.status();
-  const LocatorHeader& header = *place->header;
+  const LocatorHeader& header = place->header;
   if (header.generation == generation) co_return false;
   if (header.bytes() > place->room) {
     co_return base::Status(Code::corrupt, "a locator of " + std::to_string(header.bytes()) +

@@ -84,7 +84,7 @@ struct Table::State {
     std::uint32_t region = 0;
     std::uint64_t offset = 0, room = 0;
     std::array<std::uint64_t, LocatorHeader::kWords> words{};
-    std::optional<LocatorHeader> header;
+    LocatorHeader header;
   };
   task::Task<base::Result<Place>> newest_place(base::Nanos deadline, fabric::Cost& cost);
   task::Task<base::Result<bool>> fetch(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);

@@ -153,10 +153,8 @@ class ManySessions final : public Connections {
 Table::Options options_of(const Geometry& geometry, const base::HashSecret& seed) {
   Table::Options options{
       .secret = seed, .locator_region = layout::kTable, .blocks_region = layout::kHeap, .geometry = geometry};
-  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) {
-    options.blocks_at = made->locator;
-    options.second_locator_at = 0;
-  }
+  // No second place of the locator: tables of pools do not grow yet.
+  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) options.blocks_at = made->locator;
   return options;
 }
 

@@ -109,7 +109,6 @@ class Change {
 
   // Locks.
   Task<Status> choose_rows();
-  Task<Status> choose_path();
   void plan_locks();
   // Plans READs of the rows that are wanted, or of all rows that their locks cover.
   void plan_reads(bool all);
@@ -355,15 +354,13 @@ Task<Status> Change::choose_rows() {
       rows_[row_count_] = wish_.close.first + row_count_;
     co_return Status();
   }
+  const bool asks = std::exchange(guesses_, false);
+  if (!sweeps_ && !asks) co_return Status();
+  const bool guessed = failed_searches_ < kGuesses && planner_.speculate(path_);
   // A row of which nothing is known is presumed to have room: more often than not it has.
-  if (std::exchange(guesses_, false)) sweeps_ = !planner_.speculate(path_) || path_.length > 1;
-  if (sweeps_) co_return co_await choose_path();
-  co_return Status();
-}
-
-// Adds the rows of a path that may lead to room.
-Task<Status> Change::choose_path() {
-  if (failed_searches_ >= kGuesses || !planner_.speculate(path_)) {
+  if (asks) sweeps_ = !guessed || path_.length > 1;
+  if (!sweeps_) co_return Status();
+  if (!guessed) {
     Result<bool> found = co_await planner_.explore(path_, deadline_, cost_);
     if (!found.ok()) co_return found.status();
     full_ = !*found;
@@ -714,6 +711,7 @@ Task<Status> Change::fetch_block() {
 Task<Result<bool>> Change::place() {
   if (!sweeps_) {
     if (place_in_key_rows()) co_return true;
+    if (state_.geometry.rows_per_lock == 1) co_return false;  // all held rows have been read
     if (Status status = co_await read_all_held_rows(); !status.ok()) co_return status;
   }
   co_return place_in_held_rows();
