@@ -346,7 +346,7 @@ std::shared_ptr<Pool::Lasting> Pool::lasting_of(const Link& link, const session:
   lasting->table_id = link.table;
   lasting->seed = seed;
   lasting->geometry = geometry;
-  lasting->table = protocols::of(geometry.protocol).open_lasting(*lasting, seed, geometry, link.table);
+  lasting->table = protocols::of(geometry.protocol).open_lasting(*lasting, session.grant(), geometry, link.table);
   if (lasting->table == nullptr) return nullptr;
   lasting_.push_back(lasting);
   return lasting;

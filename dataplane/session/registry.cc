@@ -272,6 +272,7 @@ SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::O
     to.set_region(region.id);
     to.set_bytes(region.bytes);
     to.set_key(key);
+    to.set_read_only(region.read_only);
   }
   for (std::uint32_t i = 0; i < request.lanes(); ++i) {
     std::array<std::byte, 16> token;
@@ -483,6 +484,28 @@ std::optional<layout::FenceReply> Registry::fence(const layout::FenceRequest& re
       (of_lease ? "repair lease " : "operation slot ") + std::to_string(request.index) +
           " of it stood still for the failure timeout and others waited for it");
   return answer(sessions_.contains(id) ? FenceReply::kEnding : FenceReply::kEnded);
+}
+
+std::optional<layout::SwapLeaseReply> Registry::swap_lease(std::uint64_t session_id,
+                                                           const layout::SwapLeaseRequest& request) {
+  using layout::LeaseWord;
+  const auto leases = std::find_if(regions_.begin(), regions_.end(),
+                                   [](const RegionSpan& region) { return region.id == layout::kLeases; });
+  if (leases == regions_.end() || !leases->read_only || request.index >= leases->bytes / 8) return std::nullopt;
+  std::byte* at = leases->base + request.index * 8;
+  std::uint64_t says = 0;
+  fabric::read_words(at, base::mutable_bytes_of(says));
+  if (says != request.says) return layout::SwapLeaseReply{.before = says};
+  const bool own = LeaseWord::Session::get(says) == LeaseWord::Session::get(session_id);
+  const bool another_lives =
+      LeaseWord::held(says) && !own && std::any_of(sessions_.begin(), sessions_.end(), [says](const auto& one) {
+        return LeaseWord::Session::get(one.first) == LeaseWord::Session::get(says);
+      });
+  const bool can_be = request.word == LeaseWord::held_by(says, session_id) ||
+                      (LeaseWord::held(says) && request.word == LeaseWord::released(says));
+  if (another_lives || !can_be) return std::nullopt;
+  fabric::write_words(at, base::bytes_of(request.word));
+  return layout::SwapLeaseReply{.before = says};
 }
 
 void Registry::fence_processes(const std::vector<std::uint64_t>& processes,
