@@ -480,7 +480,7 @@ TEST_P(LeasesOfANode, ATaskThatWaitsForAnotherOfItsClientEndsWithWhatItHas) {
 }
 
 constexpr auto kProtocols = {layout::Protocol::rcuckoo, layout::Protocol::outback};
-std::string name_of(const ::testing::TestParamInfo<layout::Protocol>& of) { return layout::shape_of(of.param).name; }
+std::string name_of(const ::testing::TestParamInfo<layout::Protocol>& of) { return std::string(layout::shape_of(of.param).name); }
 INSTANTIATE_TEST_SUITE_P(Of, LeasesOfANode, ::testing::ValuesIn(kProtocols), name_of);
 INSTANTIATE_TEST_SUITE_P(Of, TenureAtANode, ::testing::ValuesIn(kProtocols), name_of);
 

@@ -489,23 +489,38 @@ std::optional<layout::FenceReply> Registry::fence(const layout::FenceRequest& re
 std::optional<layout::SwapLeaseReply> Registry::swap_lease(std::uint64_t session_id,
                                                            const layout::SwapLeaseRequest& request) {
   using layout::LeaseWord;
-  const auto leases = std::find_if(regions_.begin(), regions_.end(),
-                                   [](const RegionSpan& region) { return region.id == layout::kLeases; });
-  if (leases == regions_.end() || !leases->read_only || request.index >= leases->bytes / 8) return std::nullopt;
+  const RegionSpan* leases = own_leases();
+  if (leases == nullptr || request.index >= leases->bytes / 8) return std::nullopt;
   std::byte* at = leases->base + request.index * 8;
   std::uint64_t says = 0;
   fabric::read_words(at, base::mutable_bytes_of(says));
   if (says != request.says) return layout::SwapLeaseReply{.before = says};
+  const bool held = LeaseWord::held(says);
   const bool own = LeaseWord::Session::get(says) == LeaseWord::Session::get(session_id);
-  const bool another_lives =
-      LeaseWord::held(says) && !own && std::any_of(sessions_.begin(), sessions_.end(), [says](const auto& one) {
-        return LeaseWord::Session::get(one.first) == LeaseWord::Session::get(says);
-      });
   const bool can_be = request.word == LeaseWord::held_by(says, session_id) ||
-                      (LeaseWord::held(says) && request.word == LeaseWord::released(says));
-  if (another_lives || !can_be) return std::nullopt;
+                      (held && request.word == LeaseWord::released(says));
+  if ((held && !own) || !can_be) return std::nullopt;
   fabric::write_words(at, base::bytes_of(request.word));
   return layout::SwapLeaseReply{.before = says};
+}
+
+const RegionSpan* Registry::own_leases() const {
+  const auto leases = std::find_if(regions_.begin(), regions_.end(), [](const RegionSpan& region) {
+    return region.id == layout::kLeases && region.read_only;
+  });
+  return leases != regions_.end() ? &*leases : nullptr;
+}
+
+// No CALL of the session executes any more.
+void Registry::release_leases(std::uint64_t session_id) {
+  using layout::LeaseWord;
+  const RegionSpan* leases = own_leases();
+  for (std::uint64_t at = 0; leases != nullptr && at < leases->bytes; at += 8) {
+    std::uint64_t says = 0;
+    fabric::read_words(leases->base + at, base::mutable_bytes_of(says));
+    if (!LeaseWord::held(says) || LeaseWord::Session::get(says) != LeaseWord::Session::get(session_id)) continue;
+    fabric::write_words(leases->base + at, base::bytes_of(LeaseWord::released(says)));
+  }
 }
 
 void Registry::fence_processes(const std::vector<std::uint64_t>& processes,
@@ -543,6 +558,7 @@ void Registry::fenced(std::uint64_t session_id) {
   if (lagging_ == 0) advance_era();
   tell_eras();
 
+  release_leases(session_id);
   // Slots that name what was held stay until they are repaired; idle slots serve the next session.
   const bool holds = busy_slots(entry.group) > 0;
   if (holds) {

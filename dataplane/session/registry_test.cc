@@ -615,11 +615,13 @@ TEST_F(RegistryTest, ALeaseIsTakenFromNoSessionThatLives) {
   again.mutable_open()->set_previous_incarnation(1);
   again.mutable_open()->set_previous_token(tokens[1]);
   ASSERT_EQ(exchange(again).code(), SessionReply::CODE_OK);
-  EXPECT_EQ(swap(two, renewed, LeaseWord::held_by(renewed, two)), std::nullopt) << "a verb of it may still execute";
+  EXPECT_EQ(leases[5], renewed) << "a CALL of it may still execute";
   responder.finish_fences();
-  EXPECT_EQ(swap(two, renewed, LeaseWord::held_by(renewed, two)), renewed);
-  const std::uint64_t stolen = leases[5];
-  EXPECT_EQ(swap(two, stolen, LeaseWord::released(stolen)), stolen);
+  const std::uint64_t free = LeaseWord::released(renewed);
+  EXPECT_EQ(leases[5], free) << "a session that ends has none";
+  const std::uint64_t taken = LeaseWord::held_by(free, two);
+  EXPECT_EQ(swap(two, free, taken), free);
+  EXPECT_EQ(swap(two, taken, LeaseWord::released(taken)), taken);
   EXPECT_FALSE(LeaseWord::held(leases[5]));
   begin(false);
   EXPECT_EQ(swap(must_open(5), 0, held), std::nullopt) << "clients write it themselves";

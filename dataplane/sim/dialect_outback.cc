@@ -71,6 +71,7 @@ class Outback final : public Dialect {
     s.geometry = {.table_percent = 1, .max_sessions = 24, .protocol = layout::Protocol::outback};
     s.keys += random.below(60);
     s.wishes = 0;
+    s.moves = random.chance(0.25) ? 0 : 1 + random.below(3);
     s.most_effects = 100;
     s.wire.lose_call = random.chance(0.3) ? 0.003 : 0;
   }
