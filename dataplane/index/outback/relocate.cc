@@ -22,11 +22,10 @@ namespace {
 
 constexpr std::size_t kAtOnce = 8;              // keys that are on their way
 constexpr std::uint64_t kKeysOfAStep = 256;     // of the scan that finds them
-constexpr Nanos kPatience = 20 * base::kSecond;  // for one request; the lease bounds the whole
 
 }  // namespace
 
-Nanos Relocation::soon() const { return state_.port.now() + kPatience; }
+Nanos Relocation::soon() const { return state_.port.now() + 4 * state_.options.patience; }
 
 // Adds a key; the table has been closed.
 Task<Result<bool>> Relocation::admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
