@@ -443,15 +443,15 @@ struct Setting {
   Protocol protocol = Protocol::rcuckoo;
 };
 inline void PrintTo(const Setting& setting, std::ostream* to) { *to << name_of(setting.wire); }
-inline std::vector<Setting> both_over(const std::vector<Wire>& wires) {
+inline std::vector<Setting> all_over_wires(const std::vector<Wire>& wires) {
   std::vector<Setting> settings;
   for (const Wire wire : wires) {
-    for (const Protocol protocol : {Protocol::rcuckoo, Protocol::race}) settings.push_back({wire, protocol});
+    for (const Protocol protocol : {Protocol::rcuckoo, Protocol::race, Protocol::outback}) settings.push_back({wire, protocol});
   }
   return settings;
 }
 inline std::string name_of_setting(const testing::TestParamInfo<Setting>& of) {
-  return std::string(of.param.protocol == Protocol::race ? "Race" : "RCuckoo") + name_of(of.param.wire);
+  return std::string(layout::shape_of(of.param.protocol).name) + name_of(of.param.wire);
 }
 
 class Tables : public testing::TestWithParam<Setting> {
@@ -539,7 +539,7 @@ inline Task<void> scan_all(Member& member, std::set<std::string>& seen) {
 // anew.
 inline Nanos impatience(Wire wire) { return wire == Wire::verbs ? 3 * kSecond : 600 * kMillisecond; }
 
-// Both protocols, with clients that are told of failures and moves: what takes its time is the failure timeout.
+// All protocols, with clients that are told of failures and moves: what takes its time is the failure timeout.
 class Pools : public Tables {
  protected:
   const Nanos timeout = impatience(wire);
@@ -652,7 +652,7 @@ TEST_P(LongPools, ClientsThatStandStillAreTakenOver) {
     for (const auto& each : over) Member::wait(each);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_GT(members[i]->pool->counters().sessions_opened.get(), 1u) << i;
     // By the client that met the key first, even if it stood still only later.
-    EXPECT_TRUE(protocol == Protocol::race || eventually([&] {
+    EXPECT_TRUE(protocol != Protocol::rcuckoo || eventually([&] {
                   return std::ranges::any_of(members, [](const auto& member) {
                     return member->pool->counters().repair.get(&session::RepairMarks::repaired) > 0;
                   });

@@ -81,7 +81,7 @@ void Pool::adopt(map::Map map) {
                  std::to_string(map.message().nodes_size()) + " memory nodes and " +
                  std::to_string(map.message().tables_size()) + " tables");
   const v1alpha1::ShardMap& message = map.message();
-  std::erase_if(links_, [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept; });
+  std::erase_if(links_, [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept && !link->moving; });
   for (const auto& link : links_) link->retired = true;
   link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
   for (const v1alpha1::TableEntry& table : message.tables()) {
@@ -241,7 +241,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     }
     if (!bond.session->alive() || closing_) continue;
     if (!moving_ && link.leaving() && port_.now() >= bond.move_due) {
-      moving_ = true;
+      moving_ = link.moving = true;
       scope_.spawn(move_away(link, bond));
     }
     // Other clients wait for what this client can give up.
@@ -346,7 +346,7 @@ std::shared_ptr<Pool::Lasting> Pool::lasting_of(const Link& link, const session:
   lasting->table_id = link.table;
   lasting->seed = seed;
   lasting->geometry = geometry;
-  lasting->table = protocols::of(geometry.protocol).open_lasting(*lasting, seed, geometry, link.table);
+  lasting->table = protocols::of(geometry.protocol).open_lasting(*lasting, session.grant(), geometry, link.table);
   if (lasting->table == nullptr) return nullptr;
   lasting_.push_back(lasting);
   return lasting;

@@ -68,6 +68,7 @@ struct Pool::Link {
   bool stopped = false;  // by the map
   bool retired = false;  // no longer in the map
   bool kept = false;     // its keep() runs, and refers to it
+  bool moving = false;   // a move of keys away from it runs, and refers to it
   index::Move move;      // of keys between memory nodes, as the map has it
   std::unique_ptr<Bond> bond;
   // The session before, if it ended without a goodbye: its incarnation, and its first lane token.

@@ -70,7 +70,8 @@ Task<void> Pool::move_away(Link& link, Bond& bond) {
     const Nanos timeout = bond.session->grant().failure_timeout;
     bond.move_due = port_.now() + jittered(status.code() == Code::out_of_memory ? 16 * timeout : timeout);
   }
-  moving_ = false;
+  moving_ = link.moving = false;
+  publish_marks();
   if (status.ok()) changed();
 }
 

@@ -127,8 +127,9 @@ class Protocol {
   virtual std::unique_ptr<Table> open(session::Session& session, const layout::Geometry& geometry,
                                       std::uint32_t table_id) const = 0;
   // Opens a table that outlives its sessions: what it holds at the memory node stays its own when a session is lost.
-  // `seed` is the tables'. nullptr: the protocol has none such, and open() makes another table for each session.
-  virtual std::unique_ptr<Table> open_lasting(Sessions&, const base::HashSecret&, const layout::Geometry&,
+  // The grant is that of any session there. nullptr: the protocol has none such, and open() makes another table for each
+  // session.
+  virtual std::unique_ptr<Table> open_lasting(Sessions&, const session::Grant&, const layout::Geometry&,
                                               std::uint32_t) const {
     return nullptr;
   }

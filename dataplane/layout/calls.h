@@ -106,6 +106,18 @@ struct FenceReply {
 };
 
 static_assert(base::wire_safe<FenceRequest> && base::wire_safe<FenceReply>);
+
+// Takes, renews or releases a lease: its word becomes another one if it is still `says`.
+struct SwapLeaseRequest {
+  std::uint64_t index = 0;  // of the lease word
+  std::uint64_t says = 0;   // LeaseWord
+  std::uint64_t word = 0;   // held by the caller, or released
+};
+struct SwapLeaseReply {
+  std::uint64_t before = 0;  // what the word said
+};
+static_assert(base::wire_safe<SwapLeaseRequest> && base::wire_safe<SwapLeaseReply>);
+
 struct AdoptSegmentRequest {
   enum : std::uint64_t { kSparse = 0 };
   std::uint64_t size_class = 0;  // wanted, if there is one of it; else any

@@ -18,6 +18,8 @@ KvStatus judge(const KvRequestHead& head) {
   if (head.value_bytes > kMaxValueBytes) return KvStatus::long_value;
   const bool versioned = (head.flags & KvRequest::kIfVersion) != 0;
   if ((head.flags & ~KvRequest::kFlags) != 0 || (versioned != (head.version != 0)) || (versioned && !changes(op)) ||
+      ((head.flags & KvRequest::kLeaves) != 0 && (!changes(op) || head.move == 0)) ||
+      ((head.flags & KvRequest::kByMover) != 0 && op != KvOp::insert) || (moves(op) && head.move == 0) ||
       (!has_key(op) && head.key_bytes != 0) || (!has_value(op) && head.value_bytes != 0) ||
       (!has_argument(op) && head.argument != 0)) {
     return KvStatus::malformed;
@@ -46,9 +48,9 @@ bool get_body(base::Bytes body, std::size_t key_bytes, std::size_t value_bytes, 
 }
 
 bool known(std::uint16_t status) {
-  return status <= static_cast<std::uint16_t>(KvStatus::beyond_value) ||
+  return status <= static_cast<std::uint16_t>(KvStatus::leaving) ||
          (status >= static_cast<std::uint16_t>(KvStatus::malformed) &&
-          status <= static_cast<std::uint16_t>(KvStatus::bad_table));
+          status <= static_cast<std::uint16_t>(KvStatus::no_lease));
 }
 
 // Says whether key and value had no room in the reply, which only has their lengths then.
@@ -56,7 +58,7 @@ bool lies_elsewhere(KvStatus status, std::uint16_t flags) {
   return (flags & KvReply::kElsewhere) != 0 || status == KvStatus::no_room;
 }
 
-constexpr std::array<const char*, 27> kTexts = {
+constexpr std::array<const char*, 28> kTexts = {
     "done",
     "there is no such key",
     "the key is there already",
@@ -70,9 +72,9 @@ constexpr std::array<const char*, 27> kTexts = {
     "the value is not a number",
     "the sum would not be finite",
     "the new value would be longer than 1048576 bytes",
-    nullptr,
-    nullptr,
-    nullptr,
+    "keys have moved between memory nodes since: read the shard map again",
+    "the key is not at this memory node, which its part of the hash space leaves",
+    "the key is on its way to another memory node: ask again",
     "the message's lengths, zeros and flags do not agree",
     "there is no such operation",
     "the table has no such place, or the key does not belong there",
@@ -84,6 +86,7 @@ constexpr std::array<const char*, 27> kTexts = {
     "all lines belong to clients whose sessions live: use fewer clients, or format the table for more",
     "the table's bytes cannot be what they should be: let farpool-fsck look at the memory",
     "there is no such table here",
+    "only the holder of the lease for moves moves keys, and this session does not hold it",
 };
 static_assert(kMaxKeyBytes == 65536 && kMaxValueBytes == 1048576);
 
@@ -107,6 +110,7 @@ KvStatus put_kv_request(const KvRequest& request, base::MutableBytes into, std::
                            .request_id = request.request_id,
                            .version = request.version,
                            .argument = request.argument,
+                           .move = request.move,
                            .key_bytes = static_cast<std::uint32_t>(request.key.size()),
                            .value_bytes = static_cast<std::uint32_t>(request.value.size())};
   if (const KvStatus status = judge(head); status != KvStatus::done) return status;
@@ -136,6 +140,7 @@ KvStatus get_kv_request(base::Bytes bytes, KvRequest& request) {
              .request_id = head.request_id,
              .version = head.version,
              .argument = head.argument,
+             .move = head.move,
              .key = key,
              .value = value};
   return KvStatus::done;

@@ -13,9 +13,10 @@
 //     24    8  request id  line and number (fabric/once.h); 0 for what changes nothing
 //     32    8  version     with kIfVersion: what the entry must have; else 0
 //     40    8  argument    of the operation; else 0
-//     48    4  key bytes   up to kMaxKeyBytes
-//     52    4  value bytes up to kMaxValueBytes
-//     56    k  key, zeros to a multiple of 8
+//     48    8  move        the pool's last move of keys that the client knows of (docs/adr/0012)
+//     56    4  key bytes   up to kMaxKeyBytes
+//     60    4  value bytes up to kMaxValueBytes
+//     64    k  key, zeros to a multiple of 8
 //           v  value, zeros to a multiple of 8
 //
 // OFFSET SIZE  reply
@@ -55,10 +56,21 @@ enum class KvOp : std::uint8_t {
   count = 14,      // replies with the number of keys, and their bytes as the version
   attach = 15,     // makes the session the owner of a client's lines; argument: the client's token
   detach = 16,     // forgets the client: no request of its will be asked again
+
+  // Steps of a move of keys to other memory nodes, for the holder of the lease for moves. Each may be asked again.
+  close = 17,   // from now on, one part of the table believes no client that knows only earlier moves. The place is the
+                // part's number; replies with the next one's, 0 after the last
+  leave = 18,   // from now on the key is read and not changed; replies with its value
+  left = 19,    // removes a key that is leaving
+  stay = 20,    // a key that is leaving may be changed again
+  finish = 21,  // records that the move is finished
 };
-inline constexpr std::uint8_t kLastKvOp = 16;
+inline constexpr std::uint8_t kLastKvOp = 21;
 constexpr bool changes(KvOp op) { return op >= KvOp::insert && op <= KvOp::add_float; }
-constexpr bool has_key(KvOp op) { return op >= KvOp::find && op <= KvOp::add_float; }
+constexpr bool moves(KvOp op) { return op >= KvOp::close; }
+constexpr bool has_key(KvOp op) {
+  return (op >= KvOp::find && op <= KvOp::add_float) || (op >= KvOp::leave && op <= KvOp::stay);
+}
 constexpr bool has_value(KvOp op) {
   return (op >= KvOp::insert && op <= KvOp::put) || (op >= KvOp::append && op <= KvOp::swap) || op == KvOp::add_float;
 }
@@ -80,6 +92,9 @@ enum class KvStatus : std::uint16_t {
   not_float = 10,
   not_finite = 11,
   beyond_value = 12,  // the new value would be longer than any may be
+  old_map = 13,       // keys have moved since the last move that the client knows of; nothing was done
+  moved = 14,         // the key is not here, and will not be until the next move; nothing was done
+  leaving = 15,       // the key is on its way to another memory node: nothing was done, ask again
 
   // The request cannot be; nothing was done.
   malformed = 16,  // lengths, zeros and flags do not agree
@@ -93,6 +108,7 @@ enum class KvStatus : std::uint16_t {
   no_client = 24,  // all lines belong to clients whose sessions live
   damaged = 25,    // the table's bytes cannot be what they should be
   bad_table = 26,
+  no_lease = 27,  // the session does not hold the lease for moves
 };
 inline constexpr bool is_refusal(KvStatus status) { return status >= KvStatus::malformed; }
 // For people: "the key is longer than 65536 bytes".
@@ -108,10 +124,11 @@ struct KvRequestHead {
   std::uint64_t request_id = 0;
   std::uint64_t version = 0;
   std::uint64_t argument = 0;
+  std::uint64_t move = 0;
   std::uint32_t key_bytes = 0;
   std::uint32_t value_bytes = 0;
 };
-inline constexpr std::size_t kKvRequestHead = 56;
+inline constexpr std::size_t kKvRequestHead = 64;
 static_assert(sizeof(KvRequestHead) == kKvRequestHead && base::wire_safe<KvRequestHead>);
 
 struct KvReplyHead {
@@ -129,7 +146,9 @@ static_assert(sizeof(KvReplyHead) == kKvReplyHead && base::wire_safe<KvReplyHead
 
 struct KvRequest {
   static constexpr std::uint8_t kIfVersion = 1;  // change the entry only if it has `version`
-  static constexpr std::uint8_t kFlags = kIfVersion;
+  static constexpr std::uint8_t kLeaves = 2;     // by that move the key goes to another memory node
+  static constexpr std::uint8_t kByMover = 4;    // an insert of a key that comes, by the holder of the lease for moves
+  static constexpr std::uint8_t kFlags = kIfVersion | kLeaves | kByMover;
 
   KvOp op = KvOp::get;
   std::uint8_t flags = 0;
@@ -140,6 +159,7 @@ struct KvRequest {
   std::uint64_t request_id = 0;
   std::uint64_t version = 0;
   std::uint64_t argument = 0;
+  std::uint64_t move = 0;
   base::Bytes key;
   base::Bytes value;
 };
@@ -154,8 +174,10 @@ struct KvReply {
   static constexpr std::uint16_t kWaits = 16;  // with `full`: room is waiting for an era
   static constexpr std::uint16_t kFresh = 32;  // of attach: the node remembers no request of this client
   static constexpr std::uint16_t kEmpty = 64;  // nothing is at the place
-  static constexpr std::uint16_t kOwn = 0xff00;  // the protocol's
-  static constexpr std::uint16_t kFlags = 127 | kOwn;
+  static constexpr std::uint16_t kClosed = 128;  // a key that leaves by the client's move, and is not here, has left
+  static constexpr std::uint16_t kOldMap = 256;  // keys have moved since the client's move: it must believe no miss
+  static constexpr std::uint16_t kOwn = 0xfe00;  // the protocol's
+  static constexpr std::uint16_t kFlags = 511 | kOwn;
 
   KvStatus status = KvStatus::done;
   std::uint16_t flags = 0;

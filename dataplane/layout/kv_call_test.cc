@@ -19,7 +19,7 @@ using namespace std::literals;
 
 KvRequest golden() {
   return {.op = KvOp::overlay,
-          .flags = KvRequest::kIfVersion,
+          .flags = KvRequest::kIfVersion | KvRequest::kLeaves,
           .client = 3,
           .table = 7,
           .place = 0x1122,
@@ -27,11 +27,12 @@ KvRequest golden() {
           .request_id = 0x5003,
           .version = 9,
           .argument = 4,
+          .move = 6,
           .key = base::bytes_of("apple"sv),
           .value = base::bytes_of("red, round"sv)};
 }
 KvReply golden_reply() {
-  return {.flags = KvReply::kExisted | 0x0100,
+  return {.flags = KvReply::kExisted | 0x0200,
           .hint = 0x33,
           .version = 10,
           .number = 11,
@@ -69,6 +70,7 @@ TEST(KvCall, RequestsSayWhatWasAsked) {
   EXPECT_EQ(got.request_id, asked.request_id);
   EXPECT_EQ(got.version, asked.version);
   EXPECT_EQ(got.argument, asked.argument);
+  EXPECT_EQ(got.move, asked.move);
   EXPECT_EQ(base::text_of(got.key), "apple");
   EXPECT_EQ(base::text_of(got.value), "red, round");
 }
@@ -114,14 +116,16 @@ TEST(KvCall, BadRequestsAreRefusedWithAReason) {
       {with(0, static_cast<std::uint8_t>(KvOp::find)), KvStatus::malformed},    // with a version
       {with(0, static_cast<std::uint8_t>(KvOp::scan)), KvStatus::malformed},    // with a key
       {with(1, std::uint8_t{0}), KvStatus::malformed},                          // a version without its flag
-      {with(1, std::uint8_t{3}), KvStatus::malformed},
+      {with(1, std::uint8_t{1 | 8}), KvStatus::malformed},
+      {with(1, std::uint8_t{1 | 4}), KvStatus::malformed},    // by the mover, who only inserts
+      {with(48, std::uint64_t{0}), KvStatus::malformed},      // a key that leaves by no move
       {with(32, std::uint64_t{0}), KvStatus::malformed},       // a flag without its version
       {with(24, std::uint64_t{0}), KvStatus::bad_request_id},  // a change that could take effect twice
-      {with(48, std::uint32_t{9}), KvStatus::malformed},       // the key reaches into the value
-      {with(48, static_cast<std::uint32_t>(kMaxKeyBytes + 1)), KvStatus::long_key},
-      {with(48, ~std::uint32_t{0}), KvStatus::long_key},
-      {with(52, std::uint32_t{17}), KvStatus::malformed},
-      {with(52, ~std::uint32_t{0}), KvStatus::long_value},
+      {with(56, std::uint32_t{9}), KvStatus::malformed},       // the key reaches into the value
+      {with(56, static_cast<std::uint32_t>(kMaxKeyBytes + 1)), KvStatus::long_key},
+      {with(56, ~std::uint32_t{0}), KvStatus::long_key},
+      {with(60, std::uint32_t{17}), KvStatus::malformed},
+      {with(60, ~std::uint32_t{0}), KvStatus::long_value},
       {with(kKvRequestHead + 5, std::uint8_t{1}), KvStatus::malformed},  // behind the key
       {with(good.size() - 1, std::uint8_t{1}), KvStatus::malformed},     // behind the value
   };
@@ -187,9 +191,8 @@ TEST(KvCall, BytesThatAreNoReplyAreRefused) {
     EXPECT_FALSE(get_kv_reply(base::Bytes(spoilt).first(length - cut), got)) << "at " << at;
     EXPECT_TRUE(got.key.empty() && got.value.empty());
   };
-  refused(0, std::uint16_t{13});
-  refused(0, std::uint16_t{27});
-  refused(2, std::uint16_t{128});  // a flag that is neither shared nor the protocol's
+  refused(0, std::uint16_t{28});
+  refused(0, std::uint16_t{0xffff});
   refused(32, std::uint32_t{9});
   refused(32, ~std::uint32_t{0});
   refused(36, ~std::uint32_t{0});

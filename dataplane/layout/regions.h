@@ -25,6 +25,7 @@ enum CallId : std::uint32_t {
   kReadMap = 4,
   kFence = 5,         // ends a session that stands still, or says whether one has ended
   kAdoptSegment = 6,  // takes over a segment, or run, of the dead
+  kSwapLease = 7,     // changes a lease's word, where clients may only read them
 };
 
 // Limits of the pool.

@@ -70,7 +70,13 @@ Task<void> sweeping(Leases& leases, Nanos deadline, Cost& cost, Answer& answer) 
 }
 
 struct LeaseWorld : TestWorld {
-  explicit LeaseWorld(std::uint64_t seed = 1) : TestWorld(seed) { node->stand_alone(); }
+  explicit LeaseWorld(layout::Protocol protocol, std::uint64_t seed = 1) : TestWorld(seed) {
+    kill();
+    memory = std::move(*Memory::anonymous(memory.span().size()));
+    options.geometry.protocol = protocol;
+    begin_life();
+    node->stand_alone();
+  }
   ~LeaseWorld() {
     for (Client& client : clients) end(client);
   }
@@ -120,8 +126,12 @@ struct LeaseWorld : TestWorld {
   std::deque<Client> clients;
 };
 
-TEST(Leases, AreTakenRenewedWhenDueAndGivenBack) {
-  LeaseWorld world;
+// Over the wire, and by the memory node where clients only read.
+class LeasesOfANode : public ::testing::TestWithParam<layout::Protocol> {};
+class TenureAtANode : public LeasesOfANode {};
+
+TEST_P(LeasesOfANode, AreTakenRenewedWhenDueAndGivenBack) {
+  LeaseWorld world(GetParam());
   Client& client = world.add();
   for (int round = 0; round < 2; ++round) {
     ASSERT_TRUE(*world.take(client, kLease));
@@ -147,8 +157,8 @@ TEST(Leases, AreTakenRenewedWhenDueAndGivenBack) {
   EXPECT_EQ(client.cost.trips, 6u) << "of the renewals";
 }
 
-TEST(Leases, OneTaskOfAClientAtATimeHasOne) {
-  LeaseWorld world;
+TEST_P(LeasesOfANode, OneTaskOfAClientAtATimeHasOne) {
+  LeaseWorld world(GetParam());
   Client& client = world.add();
   ASSERT_TRUE(*world.take(client, kLease));
   std::vector<Lease> first = std::exchange(client.held, {});
@@ -177,8 +187,8 @@ TEST(Leases, OneTaskOfAClientAtATimeHasOne) {
   EXPECT_EQ(client.leases().marks().waits, 0u) << "another client had it";
 }
 
-TEST(Leases, AHolderThatLivesKeepsOne) {
-  LeaseWorld world;
+TEST_P(LeasesOfANode, AHolderThatLivesKeepsOne) {
+  LeaseWorld world(GetParam());
   Client& holder = world.add();
   Client& other = world.add();
   ASSERT_TRUE(*world.take(holder, kLease));
@@ -210,9 +220,9 @@ TEST(Leases, AHolderThatLivesKeepsOne) {
   world.give_back(other);
 }
 
-TEST(Leases, AHolderThatStandsStillForTheFailureTimeoutLosesOne) {
+TEST_P(LeasesOfANode, AHolderThatStandsStillForTheFailureTimeoutLosesOne) {
   for (const bool waits : {false, true}) {
-    LeaseWorld world;
+    LeaseWorld world(GetParam());
     Client& holder = world.add();
     Client& other = world.add();
     ASSERT_TRUE(*world.take(holder, kLease));
@@ -239,10 +249,10 @@ TEST(Leases, AHolderThatStandsStillForTheFailureTimeoutLosesOne) {
   }
 }
 
-TEST(Leases, TwoThatAttemptAtOnceAreNotBothGivenIt) {
+TEST_P(LeasesOfANode, TwoThatAttemptAtOnceAreNotBothGivenIt) {
   int lost_between = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    LeaseWorld world(seed);
+    LeaseWorld world(GetParam(), seed);
     Client& one = world.add();
     Client& other = world.add();
     Answer first, second;
@@ -264,9 +274,9 @@ TEST(Leases, TwoThatAttemptAtOnceAreNotBothGivenIt) {
   EXPECT_GT(lost_between, 0);
 }
 
-TEST(Leases, TwoThatContendAtOnceHaveItOneAfterTheOther) {
+TEST_P(LeasesOfANode, TwoThatContendAtOnceHaveItOneAfterTheOther) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    LeaseWorld world(seed);
+    LeaseWorld world(GetParam(), seed);
     Client& one = world.add();
     Client& other = world.add();
     Answer first, second;
@@ -286,9 +296,9 @@ TEST(Leases, TwoThatContendAtOnceHaveItOneAfterTheOther) {
   }
 }
 
-TEST(Leases, AClientThatHasLostOneEnds) {
+TEST_P(LeasesOfANode, AClientThatHasLostOneEnds) {
   for (const bool renews : {true, false}) {
-    LeaseWorld world;
+    LeaseWorld world(GetParam());
     Client& client = world.add();
     ASSERT_TRUE(*world.take(client, kLease));
     const std::uint64_t others = LeaseWord::held_by(world.word(kLease), 12345);
@@ -308,9 +318,9 @@ TEST(Leases, AClientThatHasLostOneEnds) {
   }
 }
 
-TEST(Leases, ASweepGivesBackWhatEndedClientsHad) {
+TEST_P(LeasesOfANode, ASweepGivesBackWhatEndedClientsHad) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-    LeaseWorld world(seed);
+    LeaseWorld world(GetParam(), seed);
     Client& dead = world.add();
     Client& living = world.add();
     Client& sweeper = world.add();
@@ -343,8 +353,8 @@ Task<void> taking_tenure(session::Tenure& tenure, Nanos deadline, std::optional<
 }
 Task<void> ending_tenure(session::Tenure& tenure, Nanos deadline) { co_await tenure.give_back(deadline); }
 
-TEST(Tenure, KeepsALeaseUntilItIsGivenBack) {
-  LeaseWorld world;
+TEST_P(TenureAtANode, KeepsALeaseUntilItIsGivenBack) {
+  LeaseWorld world(GetParam());
   Client& holder = world.add();
   Client& other = world.add();
   session::Tenure tenure(*holder.session), refused(*other.session);
@@ -364,9 +374,9 @@ TEST(Tenure, KeepsALeaseUntilItIsGivenBack) {
   EXPECT_FALSE(LeaseWord::held(world.word(kLease)));
 }
 
-TEST(Tenure, EndsInTheMiddleOfARenewal) {
+TEST_P(TenureAtANode, EndsInTheMiddleOfARenewal) {
   for (Nanos at = 0; at < 16 * kMicrosecond; at += kMicrosecond / 2) {
-    LeaseWorld world;
+    LeaseWorld world(GetParam());
     Client& holder = world.add();
     session::Tenure tenure(*holder.session);
     std::optional<Status> answer;
@@ -380,7 +390,7 @@ TEST(Tenure, EndsInTheMiddleOfARenewal) {
 }
 
 // Whatever step its session ends at, an operation says so soon.
-TEST(Leases, AnOperationEndsWithItsSession) {
+TEST_P(LeasesOfANode, AnOperationEndsWithItsSession) {
   using Start = std::function<Task<void>(LeaseWorld&, Client&, Answer&)>;
   const auto forever = [](LeaseWorld& world) { return world.in(100 * kSecond); };
   struct Case {
@@ -434,7 +444,7 @@ TEST(Leases, AnOperationEndsWithItsSession) {
     int ended = 0;
     std::uint64_t seed = 0;
     for (Nanos at = 0; at < c.until; at += c.step) {
-      LeaseWorld world(++seed);
+      LeaseWorld world(GetParam(), ++seed);
       Client& client = world.add();
       Client& other = world.add();
       c.prepare(world, client, other);
@@ -454,8 +464,8 @@ TEST(Leases, AnOperationEndsWithItsSession) {
   }
 }
 
-TEST(Leases, ATaskThatWaitsForAnotherOfItsClientEndsWithWhatItHas) {
-  LeaseWorld world;
+TEST_P(LeasesOfANode, ATaskThatWaitsForAnotherOfItsClientEndsWithWhatItHas) {
+  LeaseWorld world(GetParam());
   Client& client = world.add();
   ASSERT_TRUE(*world.take(client, kLease));
   std::vector<Lease> first = std::exchange(client.held, {});
@@ -468,6 +478,11 @@ TEST(Leases, ATaskThatWaitsForAnotherOfItsClientEndsWithWhatItHas) {
   ASSERT_TRUE(world.wait_until([&] { return answer.has_value(); }));
   EXPECT_EQ(answer->code(), Code::stale) << answer->status().message();
 }
+
+constexpr auto kProtocols = {layout::Protocol::rcuckoo, layout::Protocol::outback};
+std::string name_of(const ::testing::TestParamInfo<layout::Protocol>& of) { return std::string(layout::shape_of(of.param).name); }
+INSTANTIATE_TEST_SUITE_P(Of, LeasesOfANode, ::testing::ValuesIn(kProtocols), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, TenureAtANode, ::testing::ValuesIn(kProtocols), name_of);
 
 }  // namespace
 }  // namespace farpool::node

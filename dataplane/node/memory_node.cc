@@ -256,6 +256,13 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
       if (!told) return std::nullopt;
       return write_reply(reply, *told);
     }
+    case layout::kSwapLease: {
+      layout::SwapLeaseRequest wanted;
+      if (!read_request(request, wanted) || reply.size() < sizeof(layout::SwapLeaseReply)) return std::nullopt;
+      const std::optional<layout::SwapLeaseReply> told = registry_->swap_lease(session_id, wanted);
+      if (!told) return std::nullopt;
+      return write_reply(reply, *told);
+    }
     default:
       return std::nullopt;
   }

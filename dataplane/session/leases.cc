@@ -104,7 +104,7 @@ Task<Result<bool>> Leases::contend_with_others(std::uint64_t index, bool waits, 
     }
     if (free) {
       const std::uint64_t mine = LeaseWord::held_by(says, session_.grant().session_id);
-      const Result<std::uint64_t> before = co_await cas_word(session_, at, says, mine, ~0ull, deadline, cost);
+      const Result<std::uint64_t> before = co_await swap_lease(session_, index, says, mine, deadline, cost);
       if (!before.ok()) co_return before.status();
       if (*before == says) {
         if (stolen) ++marks_.stolen;
@@ -133,7 +133,7 @@ Task<Status> Leases::renew(std::vector<Lease>& held, Nanos deadline, Cost& cost)
     if (session_.port().now() - lease.at < session_.grant().failure_timeout / 8) continue;
     const std::uint64_t mine = LeaseWord::held_by(lease.word, session_.grant().session_id);
     const Result<std::uint64_t> before =
-        co_await cas_word(session_, {layout::kLeases, lease.index * 8}, lease.word, mine, ~0ull, deadline, cost);
+        co_await swap_lease(session_, lease.index, lease.word, mine, deadline, cost);
     if (!before.ok()) co_return before.status();
     if (*before != lease.word) {
       session_.end({Code::stale, "lease " + std::to_string(lease.index) + " was taken away"});
@@ -150,8 +150,7 @@ Task<void> Leases::give_back(const std::vector<Lease>& held, Nanos deadline, Cos
       put_down(lease.index);
       continue;
     }
-    const Result<std::uint64_t> before = co_await cas_word(session_, {layout::kLeases, lease.index * 8}, lease.word,
-                                                           LeaseWord::released(lease.word), ~0ull, deadline, cost);
+    const Result<std::uint64_t> before = co_await swap_lease(session_, lease.index, lease.word, LeaseWord::released(lease.word), deadline, cost);
     if (before.ok() && *before != lease.word) {
       session_.end({Code::stale, "lease " + std::to_string(lease.index) + " was taken away"});
     }
@@ -170,7 +169,7 @@ Task<Status> Leases::sweep(Nanos deadline, Cost& cost) {
     if (!holder.ok()) co_return holder.status();
     if (*holder != FenceReply::kEnded) continue;
     const Result<std::uint64_t> before =
-        co_await cas_word(session_, {layout::kLeases, i * 8}, says, LeaseWord::released(says), ~0ull, deadline, cost);
+        co_await swap_lease(session_, i, says, LeaseWord::released(says), deadline, cost);
     if (!before.ok()) co_return before.status();
     if (*before == says) ++marks_.stolen;
   }

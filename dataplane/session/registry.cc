@@ -272,6 +272,7 @@ SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::O
     to.set_region(region.id);
     to.set_bytes(region.bytes);
     to.set_key(key);
+    to.set_read_only(region.read_only);
   }
   for (std::uint32_t i = 0; i < request.lanes(); ++i) {
     std::array<std::byte, 16> token;
@@ -485,6 +486,43 @@ std::optional<layout::FenceReply> Registry::fence(const layout::FenceRequest& re
   return answer(sessions_.contains(id) ? FenceReply::kEnding : FenceReply::kEnded);
 }
 
+std::optional<layout::SwapLeaseReply> Registry::swap_lease(std::uint64_t session_id,
+                                                           const layout::SwapLeaseRequest& request) {
+  using layout::LeaseWord;
+  const RegionSpan* leases = own_leases();
+  if (leases == nullptr || request.index >= leases->bytes / 8) return std::nullopt;
+  std::byte* at = leases->base + request.index * 8;
+  std::uint64_t says = 0;
+  fabric::read_words(at, base::mutable_bytes_of(says));
+  if (says != request.says) return layout::SwapLeaseReply{.before = says};
+  const bool held = LeaseWord::held(says);
+  const bool own = LeaseWord::Session::get(says) == LeaseWord::Session::get(session_id);
+  const bool can_be = request.word == LeaseWord::held_by(says, session_id) ||
+                      (held && request.word == LeaseWord::released(says));
+  if ((held && !own) || !can_be) return std::nullopt;
+  fabric::write_words(at, base::bytes_of(request.word));
+  return layout::SwapLeaseReply{.before = says};
+}
+
+const RegionSpan* Registry::own_leases() const {
+  const auto leases = std::find_if(regions_.begin(), regions_.end(), [](const RegionSpan& region) {
+    return region.id == layout::kLeases && region.read_only;
+  });
+  return leases != regions_.end() ? &*leases : nullptr;
+}
+
+// No CALL of the session executes any more.
+void Registry::release_leases(std::uint64_t session_id) {
+  using layout::LeaseWord;
+  const RegionSpan* leases = own_leases();
+  for (std::uint64_t at = 0; leases != nullptr && at < leases->bytes; at += 8) {
+    std::uint64_t says = 0;
+    fabric::read_words(leases->base + at, base::mutable_bytes_of(says));
+    if (!LeaseWord::held(says) || LeaseWord::Session::get(says) != LeaseWord::Session::get(session_id)) continue;
+    fabric::write_words(leases->base + at, base::bytes_of(LeaseWord::released(says)));
+  }
+}
+
 void Registry::fence_processes(const std::vector<std::uint64_t>& processes,
                                std::function<void(std::uint32_t sessions)> done) {
   const std::set<std::uint64_t> named(processes.begin(), processes.end());
@@ -520,6 +558,7 @@ void Registry::fenced(std::uint64_t session_id) {
   if (lagging_ == 0) advance_era();
   tell_eras();
 
+  release_leases(session_id);
   // Slots that name what was held stay until they are repaired; idle slots serve the next session.
   const bool holds = busy_slots(entry.group) > 0;
   if (holds) {

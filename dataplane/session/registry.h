@@ -106,6 +106,10 @@ class Registry {
   // Says whether the client that a slot or a lease names has ended, and ends it if it has stood still for the failure
   // timeout. Returns nothing if the request is impossible.
   std::optional<layout::FenceReply> fence(const layout::FenceRequest& request);
+  // Changes a lease's word where clients cannot write it: the session takes, renews or releases the lease. Returns
+  // nothing if clients can, or if the request is impossible: a lease of another session stays. Leases of sessions that
+  // have ended are released.
+  std::optional<layout::SwapLeaseReply> swap_lease(std::uint64_t session_id, const layout::SwapLeaseRequest& request);
   // Ends every session of these processes, now and for ever: it admits none of them again. Calls `done` with the number
   // of sessions, once no verb of them can execute any more.
   void fence_processes(const std::vector<std::uint64_t>& processes, std::function<void(std::uint32_t sessions)> done);
@@ -209,6 +213,9 @@ class Registry {
   };
   std::byte* region(std::uint32_t id, std::uint64_t& bytes) const;
   void cut(Entry& entry, bool clean, std::string why);
+  // Returns the leases if the memory node alone writes their words.
+  const RegionSpan* own_leases() const;
+  void release_leases(std::uint64_t session_id);
   void fenced(std::uint64_t session_id);
   void remember_end(const Entry& entry);
   void advance_era();

@@ -580,6 +580,53 @@ TEST_F(RegistryTest, ALeaseThatMovedOnSaysNothingOfItsHolder) {
   EXPECT_EQ(registry->fence(complaint)->status, FenceReply::kMoved);
 }
 
+// Where clients only read leases, the memory node writes what a client would write that keeps to the rules.
+TEST_F(RegistryTest, ALeaseIsTakenFromNoSessionThatLives) {
+  using layout::LeaseWord;
+  std::vector<std::uint64_t> leases(8);
+  const auto begin = [&](bool read_only) {
+    auto* base = reinterpret_cast<std::byte*>(leases.data());
+    registry = std::make_unique<Registry>(
+        Registry::Config{.pool_uid = "pool", .node_incarnation = kNode, .max_sessions = 3, .slots_per_session = 2},
+        std::vector<RegionSpan>{{layout::kSlots, slots, 2048}, {layout::kLeases, base, 64, read_only}}, responder,
+        *this);
+    publish(1);
+  };
+  begin(true);
+  const std::uint64_t one = must_open(1), two = must_open(2);
+  const auto swap = [&](std::uint64_t session, std::uint64_t says, std::uint64_t word, std::uint64_t index = 5) {
+    const auto reply = registry->swap_lease(session, {.index = index, .says = says, .word = word});
+    return reply ? std::optional(reply->before) : std::nullopt;
+  };
+  const std::uint64_t held = LeaseWord::held_by(0, one);
+  EXPECT_EQ(swap(one, 0, held, 8), std::nullopt) << "there is no such lease";
+  EXPECT_EQ(swap(one, 0, held + 1), std::nullopt) << "for somebody else";
+  EXPECT_EQ(swap(one, 0, LeaseWord::released(0)), std::nullopt) << "nobody holds it";
+  EXPECT_EQ(swap(one, 0, held), 0u);
+  EXPECT_EQ(leases[5], held);
+  EXPECT_EQ(swap(two, 0, LeaseWord::held_by(0, two)), held) << "it says something else";
+  EXPECT_EQ(swap(two, held, LeaseWord::held_by(held, two)), std::nullopt) << "its holder lives";
+  EXPECT_EQ(swap(two, held, LeaseWord::released(held)), std::nullopt);
+  EXPECT_EQ(leases[5], held);
+  const std::uint64_t renewed = LeaseWord::held_by(held, one);
+  EXPECT_EQ(swap(one, held, renewed), held);
+  SessionRequest again = request();
+  *again.mutable_open() = open_request(3);
+  again.mutable_open()->set_previous_incarnation(1);
+  again.mutable_open()->set_previous_token(tokens[1]);
+  ASSERT_EQ(exchange(again).code(), SessionReply::CODE_OK);
+  EXPECT_EQ(leases[5], renewed) << "a CALL of it may still execute";
+  responder.finish_fences();
+  const std::uint64_t free = LeaseWord::released(renewed);
+  EXPECT_EQ(leases[5], free) << "a session that ends has none";
+  const std::uint64_t taken = LeaseWord::held_by(free, two);
+  EXPECT_EQ(swap(two, free, taken), free);
+  EXPECT_EQ(swap(two, taken, LeaseWord::released(taken)), taken);
+  EXPECT_FALSE(LeaseWord::held(leases[5]));
+  begin(false);
+  EXPECT_EQ(swap(must_open(5), 0, held), std::nullopt) << "clients write it themselves";
+}
+
 TEST_F(RegistryTest, AClientThatComesBackEndsItsLifeBefore) {
   publish(1);
   const std::uint64_t id = must_open(1);

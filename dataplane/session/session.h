@@ -113,6 +113,7 @@ class Session {
   fabric::Lane& lane();
   const Grant& grant() const;
   std::uint64_t region_bytes(std::uint32_t region) const;  // layout::RegionId; 0: not granted
+  bool only_reads(std::uint32_t region) const;             // the memory node alone writes there
 
   // Returns false once the lane is gone, the lease may have run out, or end() was called. Nothing is posted after that.
   bool alive() const;

@@ -17,6 +17,8 @@ using fabric::Fate;
 using fabric::Op;
 using layout::FenceReply;
 using layout::FenceRequest;
+using layout::SwapLeaseReply;
+using layout::SwapLeaseRequest;
 using task::Task;
 
 Status gone(const Session& session, Code otherwise, const std::string& what) {
@@ -60,6 +62,23 @@ Task<Result<FenceReply>> ask_fence(Session& session, FenceRequest request, Nanos
     co_return gone(session, Code::unavailable, "the memory node did not say whether a client has ended");
   }
   co_return base::load<FenceReply>(reply.data());
+}
+
+Task<Result<std::uint64_t>> swap_lease(Session& session, std::uint64_t index, std::uint64_t says, std::uint64_t word,
+                                       Nanos deadline, Cost& cost) {
+  if (!session.only_reads(layout::kLeases)) {
+    co_return co_await cas_word(session, {layout::kLeases, index * 8}, says, word, ~0ull, deadline, cost);
+  }
+  fabric::Buffer asked = session.port().buffer(sizeof(SwapLeaseRequest));
+  fabric::Buffer reply = session.port().buffer(sizeof(SwapLeaseReply));
+  base::store(asked.data(), SwapLeaseRequest{.index = index, .says = says, .word = word});
+  const std::array chain{
+      Op::call(layout::kSwapLease, asked.first(sizeof(SwapLeaseRequest)), reply.first(sizeof(SwapLeaseReply)))};
+  const fabric::Outcome outcome = co_await session.post(chain, deadline, cost);
+  if (outcome.fate != Fate::done || outcome.reply_bytes != sizeof(SwapLeaseReply)) {
+    co_return gone(session, Code::unavailable, "the memory node did not say whether a lease was changed");
+  }
+  co_return base::load<SwapLeaseReply>(reply.data()).before;
 }
 
 Task<void> breathe(Session& session, Nanos deadline) {

@@ -31,6 +31,10 @@ task::Task<base::Result<std::uint64_t>> cas_word(Session& session, fabric::Remot
 // Reports a client that seems to have stopped to the memory node, or only asks about it.
 task::Task<base::Result<layout::FenceReply>> ask_fence(Session& session, layout::FenceRequest request, Nanos deadline,
                                                        fabric::Cost& cost);
+// Changes a lease's word: over the wire, or by the memory node where clients may only read it. Returns the word as it
+// was before: changed, if that is `says`.
+task::Task<base::Result<std::uint64_t>> swap_lease(Session& session, std::uint64_t index, std::uint64_t says,
+                                                   std::uint64_t word, Nanos deadline, fabric::Cost& cost);
 // Waits a moment, of random length, before another look; at most until the deadline.
 task::Task<void> breathe(Session& session, Nanos deadline);
 

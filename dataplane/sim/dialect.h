@@ -32,8 +32,6 @@ class Dialect {
 
   // --- What the protocol does not have yet
 
-  // Says whether keys can move between memory nodes.
-  virtual bool moves() const { return true; }
   // Says whether a scan's positions are in the order of rows, so that some rows are a part of a scan.
   virtual bool scans_by_rows() const { return true; }
   // Says whether random worlds come to what this mark counts; otherwise the protocol's own tests do.

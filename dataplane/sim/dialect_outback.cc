@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds of Outback: a few buckets, whose slots, seeds and overflow lists the keys share. The memory node executes each
-// operation as one, so nothing is ever half done by a client. Its tables are not split yet, and no key moves.
+// operation as one, so nothing is ever half done by a client. Its tables are not split.
 #include "sim/dialect_outback.h"
 
 #include <algorithm>
@@ -45,7 +45,6 @@ class Outback final : public Dialect {
  public:
   std::string title() const override { return "Outback"; }
 
-  bool moves() const override { return false; }
   bool scans_by_rows() const override { return false; }
   // Worlds have one locator, and each session a table of its own. Memory is never short there.
   bool comes_to(std::uint64_t index::Marks::*mark) const override {
@@ -71,7 +70,8 @@ class Outback final : public Dialect {
     Random random(base::mix(seed) ^ 0x0b);
     s.geometry = {.table_percent = 1, .max_sessions = 24, .protocol = layout::Protocol::outback};
     s.keys += random.below(60);
-    s.moves = s.wishes = 0;
+    s.wishes = 0;
+    s.moves = random.chance(0.25) ? 0 : 1 + random.below(3);
     s.most_effects = 100;
     s.wire.lose_call = random.chance(0.3) ? 0.003 : 0;
   }

@@ -216,9 +216,6 @@ bool can_be(const Count& count, layout::Protocol protocol) {
   // They ask again until they know the outcome, but for a memory that is lost in that moment.
   const bool of_doubt = count.of == &PoolVerdict::unknown || count.of == &PoolVerdict::not_done;
   if (of_doubt && shape.served != nullptr) return false;
-  const bool of_moves = count.of == &PoolVerdict::moves || count.of == &PoolVerdict::moved_away ||
-                        count.of == &PoolVerdict::sources_lost || count.of == &PoolVerdict::targets_lost;
-  if (of_moves && !dialect_of(protocol).moves()) return false;
   if (count.of == &PoolVerdict::wishes || count.of == &PoolVerdict::splits_taken_over) return shape.most_tables > 1;
   return count.of != &PoolVerdict::move_waits;  // too rare to rely on
 }

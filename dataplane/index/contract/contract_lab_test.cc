@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(On, FullTable, filling_on({kVerbs}), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Concurrency, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Scans, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Growth, growing_on({kVerbs}), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, Moves, moving_on({kVerbs}), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Moves, on({kVerbs}), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Costs, kAll, name_of_setting);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Failures);
 

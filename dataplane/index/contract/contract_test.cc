@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(On, FullTable, filling_on(grounds()), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Concurrency, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Scans, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Growth, growing_on(grounds()), name_of_setting);
-INSTANTIATE_TEST_SUITE_P(On, Moves, moving_on(grounds()), name_of_setting);
+INSTANTIATE_TEST_SUITE_P(On, Moves, on(grounds()), name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Costs, kAll, name_of_setting);
 INSTANTIATE_TEST_SUITE_P(On, Failures, on({sim_ground()}), name_of_setting);
 

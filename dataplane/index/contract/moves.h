@@ -13,20 +13,11 @@
 
 #include "base/hash.h"
 #include "index/contract/suite.h"
+#include "layout/lease.h"
+#include "session/tenure.h"
 #include "task/scope.h"
 
 namespace farpool::index::contract {
-
-// The protocols whose keys can leave, on each wire.
-inline auto moving_on(const std::vector<Ground>& grounds) {
-  std::vector<Setting> settings;
-  for (const Ground& ground : grounds) {
-    for (const Sample& sample : samples()) {
-      if (sample.moves) settings.push_back({sample, ground});
-    }
-  }
-  return ::testing::ValuesIn(settings);
-}
 
 class Elsewhere final : public Arrivals {
  public:
@@ -89,14 +80,23 @@ class Moves : public Suite {
     co_return;
   }
   void follow(User& user, Move move) { bed->run(user.member, followed(user.member, std::move(move))); }
+  // Runs a step of a move, as its mover does: with the lease for moves.
   template <class T>
-  static Task<void> into(Task<T> task, T& result) {
-    result = co_await std::move(task);
+  static Task<void> as_mover(Member& member, Task<T> task, T& result) {
+    session::Tenure tenure(member.session());
+    const Nanos patience = member.port().now() + kPatience;
+    const Status taken = co_await tenure.take(layout::kMoveLease, patience);
+    if (taken.ok()) {
+      result = co_await std::move(task);
+    } else {
+      result = taken;
+    }
+    co_await tenure.give_back(patience);
   }
   template <class T>
   T run(User& user, Task<T> task) {
     T result = Status(Code::internal, "it did not come to an end");
-    bed->run(user.member, into(std::move(task), result));
+    bed->run(user.member, as_mover(user.member, std::move(task), result));
     return result;
   }
   static Movable& movable(User& user) { return *user.table().movable(); }
@@ -118,14 +118,9 @@ class Moves : public Suite {
     EXPECT_EQ(move_away(unsure).code(), Code::unknown_outcome);
     return unsure.asked;
   }
-  static Task<void> admitted(Member& member, std::string key, Result<bool>& into) {
-    Cost cost;
-    into = co_await member.table().movable()->admit(key, "v", member.port().now() + kPatience, cost);
-  }
   Result<bool> admit(User& user, const std::string& key) {
-    Result<bool> result = Status(Code::internal, "it did not come to an end");
-    bed->run(user.member, admitted(user.member, key, result));
-    return result;
+    Cost cost;
+    return run(user, movable(user).admit(key, "v", user.member.port().now() + kPatience, cost));
   }
 
   std::unique_ptr<Bed> bed;
@@ -219,7 +214,7 @@ TEST_P(Moves, AnOperationThatWaitsForAKeyLetsItsMoverWork) {
   for (const std::string& key : leaving) jobs.push_back({&client->member, put(client->member, key, done[i++])});
   Status moved(Code::internal, "it did not come to an end");
   const Movable::GoOn go_on = [] { return Status(); };
-  jobs.push_back({&client->member, into(movable(*client).move_away(elsewhere, go_on), moved)});
+  jobs.push_back({&client->member, as_mover(client->member, movable(*client).move_away(elsewhere, go_on), moved)});
   bed->run(std::move(jobs));
   EXPECT_TRUE(moved.ok()) << text(moved);
   for (const Result<bool>& one : done) EXPECT_TRUE(one.ok() || one.code() == Code::moved) << text(one.status());

@@ -56,7 +56,6 @@ struct Sample {
   Budget budget;
   // What counts operations that take a trip more: nullptr, if none does.
   std::uint64_t Marks::*one_more = nullptr;
-  bool moves = true;  // keys can leave for another memory node
   // Key and value travel in one CALL, beside so many other bytes: what has no room there is too large. 0: they do not.
   std::uint64_t call_head = 0;
 };
@@ -164,7 +163,6 @@ inline Sample sample_of_outback() {
                      .scan_empty = 4,  // three of them read the locator
                      .scan = 1,
                      .scan_messages = 4},
-          .moves = false,
           .call_head = layout::kKvRequestHead + 16};  // key and value are padded
 }
 

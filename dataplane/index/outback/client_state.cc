@@ -84,8 +84,14 @@ base::Status Table::State::refusal(Status status) {
   Code code = Code::internal;
   if (status == Status::long_key || status == Status::long_value) code = Code::too_large;
   if (status == Status::damaged) code = Code::corrupt;
-  if (status == Status::no_client) code = Code::unavailable;
+  if (status == Status::no_client || status == Status::no_lease) code = Code::unavailable;
   return {code, std::string("the memory node refuses a request: ") + text_of(status)};
+}
+
+base::Status Table::State::elsewhere(const Way& way, const Reply& reply) {
+  if ((reply.flags & Reply::kOldMap) != 0) return index::map_is_old(way.move);
+  if (way.leaves && (reply.flags & Reply::kClosed) != 0) return index::moved_away();
+  return {};
 }
 
 // --- connection, locator, lines

@@ -59,6 +59,19 @@ struct Table::State {
   // Reads the key of a block that a scan names. Nothing: as above.
   task::Task<base::Result<std::optional<std::string>>> read_key(ScanKey key, base::Nanos deadline, fabric::Cost& cost);
 
+  // What the client knows of moves when an operation looks for a key. Another move that it learns of meanwhile does not
+  // count for the operation.
+  struct Way {
+    std::uint64_t move = 0;
+    bool leaves = false;
+  };
+  Way way_of(std::string_view key) const {
+    return {move.number, !move.leaving.empty() &&
+                             move.leaves(base::keyed_hash(options.pool_secret, base::bytes_of(key)))};
+  }
+  // Returns the error for a key that the reply says is not here, if it may be at another memory node; else ok.
+  static base::Status elsewhere(const Way& way, const Reply& reply);
+
   // Returns the error for a request that the memory node refuses.
   static base::Status refusal(Status status);
   // Waits for a time by chance, the longer the more often an operation has waited.
@@ -68,6 +81,7 @@ struct Table::State {
   fabric::Port& port;
   const Options options;
   index::Marks marks;
+  index::Move move;  // the pool's latest, as far as this client knows
   std::shared_ptr<Connection> connection;
   std::shared_ptr<Locator> locator;
   std::vector<std::uint64_t> numbers;  // of the last request, by line
@@ -114,5 +128,17 @@ struct Table::State {
   std::uint64_t connects_ = 0, attached_ = 0;  // connections so far, and the one on which it has attached last
   std::uint64_t life_ = 0;                     // how often the memory node has begun with empty lines
 };
+
+// A change of one key.
+struct Wish {
+  Op op = Op::put;
+  std::string_view key;
+  std::string_view value;
+  std::uint64_t argument = 0;
+  std::uint64_t version = 0;  // that the entry must have; 0: any
+  bool by_mover = false;      // the key comes from another memory node
+};
+task::Task<base::Result<Table::Changed>> carry_out(Table::State& state, Wish wish, base::Nanos deadline,
+                                                   fabric::Cost& cost);
 
 }  // namespace farpool::outback

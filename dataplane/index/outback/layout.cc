@@ -20,6 +20,7 @@ struct Superblock {
   std::uint64_t checksum = 0;
 };
 static_assert(base::wire_safe<Superblock> && sizeof(Superblock) < kLifeAt);
+static_assert(kMovesAt > kStageAt && kMovesAt + kMovesWords * 8 <= kSuperblockBytes);
 
 base::Status invalid(std::string message) { return {base::Code::invalid_argument, std::move(message)}; }
 base::Status corrupt(std::string message) { return {base::Code::corrupt, std::move(message)}; }

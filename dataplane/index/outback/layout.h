@@ -216,6 +216,23 @@ inline constexpr std::uint64_t kOutbackVersion = 2;
 inline constexpr std::uint64_t kLifeAt = 2048;
 inline constexpr std::uint64_t kMostLives = (1ull << kLifeBits) - 1;
 inline constexpr std::uint64_t kStageAt = kLifeAt + 8;
+
+// Behind it lies what each part knows of moves of keys to other memory nodes: the number of the last move that has
+// closed the part, and marks of keys that are leaving, 0 where there is none. A mark is the key's hash: two keys with
+// one hash would wait for each other.
+inline constexpr std::uint64_t kMovesAt = kLifeAt + 128;
+inline constexpr std::uint64_t kMovesWords = 240;
+inline constexpr std::uint64_t kMostMarks = 15;  // of a part
+constexpr std::uint64_t marks_of(const Figures& figures) {
+  return std::min(kMostMarks, kMovesWords / figures.parts - 1);
+}
+constexpr std::uint64_t closed_at(const Figures& figures, std::uint64_t part) {
+  return kMovesAt + part * (1 + marks_of(figures)) * 8;
+}
+constexpr std::uint64_t mark_at(const Figures& figures, std::uint64_t part, std::uint64_t mark) {
+  return closed_at(figures, part) + (1 + mark) * 8;
+}
+constexpr std::uint64_t mark_of(std::uint64_t hash) { return hash == 0 ? 1 : hash; }
 // Makes zeroed memory an empty table.
 base::Result<Cut> format(base::MutableBytes memory, const Figures& figures);
 // corrupt: what is wrong with the first page, and what that means.

@@ -25,7 +25,7 @@ using Status = layout::KvStatus;
 using layout::kKvReplyHead;
 using layout::kMaxKvRequest;
 
-inline constexpr std::uint16_t kCached = 256;  // flag of a reply: the bucket has keys in its overflow list
+inline constexpr std::uint16_t kCached = 512;  // flag of a reply: the bucket has keys in its overflow list
 
 constexpr std::uint32_t hint_of(Seed seed) { return seed.value | std::uint32_t{seed.version} << 8; }
 constexpr Seed seed_of(std::uint32_t hint) {

@@ -30,7 +30,7 @@ TEST(OutbackMessage, RepliesCarryTheSeedOfABucketAndItsVersion) {
 TEST(OutbackMessage, RepliesOfAnotherProtocolAreRefused) {
   std::array<std::byte, 64> bytes{};
   Reply got;
-  for (const Reply& other : {Reply{.flags = 512}, Reply{.hint = 1u << 24}}) {
+  for (const Reply& other : {Reply{.flags = 1024}, Reply{.hint = 1u << 24}}) {
     const std::size_t length = put_kv_reply(other, bytes);
     EXPECT_FALSE(get_reply(base::Bytes(bytes).first(length), got));
     EXPECT_EQ(got.flags, 0);

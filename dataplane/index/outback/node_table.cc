@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "fabric/words.h"
 #include "index/outback/verify.h"
+#include "layout/lease.h"
 
 namespace farpool::outback {
 namespace {
@@ -17,7 +19,7 @@ constexpr std::size_t kMostScanBytes = 64 * 1024;
 
 using layout::changes;
 
-bool has_bucket(Op op) { return op <= Op::scan; }
+bool has_bucket(Op op) { return op <= Op::scan || (op >= Op::leave && op <= Op::stay); }
 
 // A scan's position: some buckets of a partition, with how often the table had got another locator when the scan came
 // there. A table whose keys have moved within the partition since is looked at from the partition's first bucket on.
@@ -95,6 +97,7 @@ base::Status NodeTable::adopt() {
 }
 
 std::optional<std::uint64_t> NodeTable::part_of(const Request& request) const {
+  if (request.op == Op::close && request.place < parts()) return request.place;
   if (!has_bucket(request.op)) return std::nullopt;
   const std::uint64_t buckets = cut().figures.partition_buckets;
   const std::uint64_t partition =
@@ -126,9 +129,22 @@ NodeTable::Totals NodeTable::totals() const {
   return totals;
 }
 
+// Says whether the session holds the lease for moves. Another one gets it only after this one has ended, and its CALLs.
+bool NodeTable::may_move(std::uint64_t session) const {
+  using layout::LeaseWord;
+  std::uint64_t word = 0;
+  fabric::read_words(ground_.settings.move_lease, base::mutable_bytes_of(word));
+  return LeaseWord::held(word) && LeaseWord::Session::get(word) == LeaseWord::Session::get(session);
+}
+
 // Why a request cannot be, whatever the table's keys are and whichever locator the client has.
-Status NodeTable::judge(const Request& request) const {
+Status NodeTable::judge(const Request& request, std::uint64_t session) const {
   if (request.table != 0) return Status::bad_table;  // a memory has one
+  if (layout::moves(request.op) || (request.flags & Request::kByMover) != 0) {
+    if (ground_.settings.move_lease == nullptr) return Status::bad_op;
+    if (!may_move(session)) return Status::no_lease;
+  }
+  if (request.op == Op::close && request.place >= parts()) return Status::bad_place;
   if (!has_bucket(request.op) || request.op == Op::scan) return Status::done;
   if (request.place >= cut().bucket_count) return Status::bad_place;
   if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_place;
@@ -223,6 +239,7 @@ Status NodeTable::scan(const Request& request, fabric::Hand hand, Answer& answer
   const Stage& stage = part.stage();
   const std::uint64_t partitions = cut().shape(stage.level).partitions, now = cut().growths(stage);
   if (at.partition >= partitions) return Status::done;
+  if ((answer.reply.flags & Reply::kOldMap) != 0) return Status::old_map;
   const bool begins = at.tag < now || at.bucket == 0;
   for (std::uint64_t buckets = kSettledByScan; !part.settle_partition(at.partition, buckets, hand);) {
     // A step that finds no end of it has no keys, and the next one comes here again.
@@ -245,12 +262,15 @@ Status NodeTable::scan(const Request& request, fabric::Hand hand, Answer& answer
 
 Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer,
                             std::size_t room) {
-  if (const Status status = judge(request); status != Status::done) return status;
+  if (const Status status = judge(request, session); status != Status::done) return status;
   const auto number = part_of(request);
   Part* const part = number ? parts_[*number].get() : nullptr;
   if (part != nullptr) part->enter();
   Status status = Status::done;
-  if (part != nullptr && !changes(request.op) && is_old(request, *part, status)) return status;
+  if (part != nullptr && has_bucket(request.op)) {
+    if (!changes(request.op) && is_old(request, *part, status)) return status;
+    answer.reply.flags |= part->flags_of_move(request.move);
+  }
   switch (request.op) {
     case Op::get:
       return part->get(request.place, request.argument, answer);
@@ -267,6 +287,18 @@ Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabri
     case Op::attach:
     case Op::detach:
       return attach(request, session, hand, answer.reply);
+    case Op::close:
+      answer.reply.number = request.place + 1 < parts() ? request.place + 1 : 0;
+      return part->close(request.move, hand);
+    case Op::leave:
+      return part->leave(request, hand, answer);
+    case Op::left:
+      return part->left(request, hand);
+    case Op::stay:
+      return part->stay(request, hand);
+    case Op::finish:
+      hand.write(ground_.settings.move_finished, request.move);
+      return Status::done;
     default:
       return change(request, session, hand, answer);
   }

@@ -59,7 +59,8 @@ class NodeTable {
   base::Status adopt();
   bool is_old(const Request& request, const Part& part, Status& status) const;
   bool is_refused(const Request& request, Reply& reply, Status& status) const;
-  Status judge(const Request& request) const;
+  bool may_move(std::uint64_t session) const;
+  Status judge(const Request& request, std::uint64_t session) const;
   Status carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer, std::size_t room);
   Status change(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer);
   Status attach(const Request& request, std::uint64_t session, fabric::Hand hand, Reply& reply);

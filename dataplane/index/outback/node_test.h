@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "index/outback/build.h"
 #include "index/outback/node_table.h"
 #include "index/outback/verify.h"
+#include "layout/lease.h"
 
 namespace farpool::outback {
 
@@ -97,10 +99,22 @@ class TestTable {
   TestTable(const TestTable& other)
       : settings_(other.settings_), words_(other.words_), place_(other.place_), numbers_(other.numbers_) {
     settings_.locator = std::as_writable_bytes(std::span(place_));
+    moves_ = other.moves_;
+    if (settings_.move_lease != nullptr) {
+      settings_.move_lease = reinterpret_cast<std::byte*>(&moves_[0]);
+      settings_.move_finished = reinterpret_cast<std::byte*>(&moves_[1]);
+    }
     start();
     attach();
   }
   TestTable& operator=(const TestTable&) = delete;
+  // The session holds the lease for moves of a memory node, from the next process on.
+  void lease_to(std::uint64_t session) {
+    moves_[0] = session == 0 ? 0 : layout::LeaseWord::held_by(moves_[0], session);
+    settings_.move_lease = reinterpret_cast<std::byte*>(&moves_[0]);
+    settings_.move_finished = reinterpret_cast<std::byte*>(&moves_[1]);
+  }
+  std::uint64_t move_finished() const { return moves_[1]; }
   base::MutableBytes memory() { return std::as_writable_bytes(std::span(words_)); }
   NodeTable& table() { return *table_; }
   Death& death() { return death_; }
@@ -230,6 +244,7 @@ class TestTable {
     TestTable& table_;
   };
   std::vector<std::uint64_t> words_, place_;  // the latter if the table grows
+  std::array<std::uint64_t, 2> moves_{};      // lease, and the last move that is finished
   std::optional<Locator> locator_;
   TestDoors doors_{*this};
   Death death_;

@@ -28,6 +28,11 @@ void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
 
 Part::Part(const Ground& ground, Chunks& chunks, std::uint64_t number)
     : ground_(ground), number_(number), slabs_(chunks, number) {
+  closed_ = word(closed_at(cut().figures, number));
+  for (std::uint64_t mark = 0; mark < marks_of(cut().figures); ++mark) {
+    marks_[mark] = word(mark_at(cut().figures, number, mark));
+    leaving_ += marks_[mark] != 0 ? 1 : 0;
+  }
   enter();
 }
 
@@ -475,19 +480,25 @@ void Part::tidy(const Work& work) {
   compact();
 }
 
-Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done) {
-  hand_ = hand;
-  done = {};
+Status Part::seek(Work& work) {
+  const Request& request = *work.request;
   collect(kCollectedAtOnce);
-  Work work{.request = &request, .hash = hash(request.key), .record = record};
+  work.hash = hash(request.key);
   if (!belongs(work.hash, request.place)) return Status::bad_place;
   std::uint64_t bucket = request.place;
   if (!look_before(request.place, work.hash, request.key, work.found, bucket)) return Status::damaged;
-  if (bucket != request.place) {
-    // The key moves first, and then it is where the request says.
-    if (!move_key(bucket, work.found, work.hash, request.place)) return Status::damaged;
-    if (!look(request.place, work.hash, request.key, work.found)) return Status::damaged;
-  }
+  if (bucket == request.place) return Status::done;
+  // The key moves first, and then it is where the request says.
+  if (!move_key(bucket, work.found, work.hash, request.place)) return Status::damaged;
+  return look(request.place, work.hash, request.key, work.found) ? Status::done : Status::damaged;
+}
+
+Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done) {
+  hand_ = hand;
+  done = {};
+  Work work{.request = &request, .record = record};
+  if (const Status status = seek(work); status != Status::done) return status;
+  if (const Status status = judge_move(work); status != Status::done) return status;
   const Found& found = work.found;
   work.decision = decide(request, found.there ? std::optional(found.view) : std::nullopt, scratch_);
   answer.reply.flags |= found.there ? Reply::kExisted : 0;

@@ -51,6 +51,10 @@ struct Settings {
   // Place 0 of the locator, a region of its own. Empty: the table does not grow.
   base::MutableBytes locator;
   GrowthSettings growth;
+  // Words of the memory node: its lease for moves, and the number of the last move that is finished. None: keys do not
+  // move to other memory nodes.
+  std::byte* move_lease = nullptr;
+  std::byte* move_finished = nullptr;
 };
 
 // What all parts of a table go by.
@@ -112,6 +116,17 @@ class Part {
     std::uint64_t dropped = 0;
   };
   Status change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done);
+  // Steps of a move of keys to another memory node (docs/adr/0035), which the holder of the lease for moves asks for.
+  Status close(std::uint64_t move, fabric::Hand hand);
+  Status leave(const Request& request, fabric::Hand hand, Answer& answer);
+  Status left(const Request& request, fabric::Hand hand);
+  Status stay(const Request& request, fabric::Hand hand);
+  // Says what a client that finds no key here is to believe, by the move that it knows of.
+  std::uint16_t flags_of_move(std::uint64_t move) const {
+    if (closed_ > move) return Reply::kOldMap;
+    return closed_ == move && move != 0 ? Reply::kClosed : 0;
+  }
+
   // Says what a record remembers.
   Status recall(std::uint64_t record, Answer& answer);
   // Writes keys of at most `count` buckets from `first` on into `keys`, and passes over empty ones. Sets `next` to the
@@ -194,6 +209,11 @@ class Part {
   void plan_bucket(std::uint64_t bucket, const Words& before, const Words& after, Seed seed_before, Seed seed_after,
                    Plan& plan) const;
 
+  // Finds the request's key, and moves it first to where the request says, if that is another bucket.
+  Status seek(Work& work);
+  std::optional<std::uint64_t> mark_of_key(std::uint64_t hash) const;
+  void set_mark(std::uint64_t mark, std::uint64_t word);
+  Status judge_move(const Work& work) const;
   Status put(Work& work);
   bool fits_in_place(const Work& work) const;
   void put_in_place(Work& work);
@@ -248,6 +268,9 @@ class Part {
   // each bucket that they may be in takes keys of its overflow list into slots, and the seed that the locator has.
   std::vector<std::uint32_t> cursors_;
   std::size_t source_ = 0;
+  std::uint64_t closed_ = 0;                         // the last move that has closed this part
+  std::array<std::uint64_t, kMostMarks> marks_{};    // of keys that are leaving, as in the memory
+  std::uint64_t leaving_ = 0;                        // how many there are
   std::uint64_t versions_ = 0;
   std::uint64_t cursor_ = 0;  // in the page that is being emptied
   fabric::Hand hand_;

@@ -19,6 +19,8 @@
 #include "index/outback/service.h"
 #include "index/outback/table.h"
 #include "index/outback/verify.h"
+#include "layout/directory.h"
+#include "layout/lease.h"
 
 namespace farpool::outback {
 namespace {
@@ -69,9 +71,17 @@ const char* mend_locator(const Cut& cut, base::MutableBytes table, base::Mutable
 class Side final : public index::NodeSide, private Eras {
  public:
   explicit Side(const session::EraWords& eras) : eras_(eras) {}
-  base::Status open(base::MutableBytes memory, const base::HashSecret& seed) {
+  base::Status open(const Geometry& geometry, base::MutableBytes memory, const base::HashSecret& seed) {
+    std::byte* const leases = memory.data() + geometry.at(layout::kLeases).offset;
+    std::byte* const directory = memory.data() + geometry.at(layout::kDirectory).offset;
     // No locator, so no growth yet: it has not been tried with several threads.
-    auto table = NodeTable::open(memory, {.secret = seed, .eras = this, .locator = {}, .growth = {}}, {});
+    const Settings settings{.secret = seed,
+                            .eras = this,
+                            .locator = {},
+                            .growth = {},
+                            .move_lease = leases + 8 * layout::kMoveLease,
+                            .move_finished = directory + layout::move_offset(geometry.tables)};
+    auto table = NodeTable::open(part_of(memory, geometry.at(layout::kHeap)), settings, {});
     if (!table.ok()) return table.status();
     table_ = std::move(*table);
     service_ = std::make_unique<NodeService>(*table_);
@@ -150,9 +160,10 @@ class ManySessions final : public Connections {
   index::Sessions& sessions_;
 };
 
-Table::Options options_of(const Geometry& geometry, const base::HashSecret& seed) {
+Table::Options options_of(const Geometry& geometry, const session::Grant& grant) {
+  const base::HashSecret& seed = grant.table_seed;
   Table::Options options{
-      .secret = seed, .locator_region = layout::kTable, .blocks_region = layout::kHeap, .geometry = geometry};
+      .secret = seed, .pool_secret = grant.pool_secret, .locator_region = layout::kTable, .blocks_region = layout::kHeap, .geometry = geometry};
   // No second place of the locator: tables of pools do not grow yet.
   if (const auto made = cut(figures_of(geometry, seed)); made.ok()) options.blocks_at = made->locator;
   return options;
@@ -163,7 +174,7 @@ class Outback final : public index::Protocol {
   Outback() : Protocol(layout::Protocol::outback) {}
 
   index::Needs needs() const override {
-    return {.chain = 1, .verb_bytes = LocatorHeader::kBytes, .calls_in_flight = 1, .call_bytes = kReplyRoom};
+    return {.chain = 2, .verb_bytes = LocatorHeader::kBytes, .calls_in_flight = 1, .call_bytes = kReplyRoom};
   }
 
   base::Status check(const Geometry& geometry) const override { return cut(figures_of(geometry, {})).status(); }
@@ -234,7 +245,7 @@ class Outback final : public index::Protocol {
                                                        const base::HashSecret& seed,
                                                        const session::EraWords& eras) const override {
     auto side = std::make_unique<Side>(eras);
-    base::Status status = side->open(part_of(memory, geometry.at(layout::kHeap)), seed);
+    base::Status status = side->open(geometry, memory, seed);
     if (!status.ok()) return status;
     return std::unique_ptr<index::NodeSide>(std::move(side));
   }
@@ -257,11 +268,11 @@ class Outback final : public index::Protocol {
   std::unique_ptr<index::Table> open(session::Session& session, const Geometry& geometry,
                                      std::uint32_t) const override {
     return std::make_unique<Table>(std::make_unique<OneSession>(session),
-                                   options_of(geometry, session.grant().table_seed));
+                                   options_of(geometry, session.grant()));
   }
-  std::unique_ptr<index::Table> open_lasting(index::Sessions& sessions, const base::HashSecret& seed,
+  std::unique_ptr<index::Table> open_lasting(index::Sessions& sessions, const session::Grant& grant,
                                              const Geometry& geometry, std::uint32_t) const override {
-    return std::make_unique<Table>(std::make_unique<ManySessions>(sessions), options_of(geometry, seed));
+    return std::make_unique<Table>(std::make_unique<ManySessions>(sessions), options_of(geometry, grant));
   }
 };
 

@@ -9,6 +9,7 @@
 #include "index/operation.h"
 #include "index/outback/client_state.h"
 #include "index/outback/layout.h"
+#include "index/outback/relocate.h"
 
 namespace farpool::outback {
 
@@ -38,13 +39,17 @@ void Shelf::put(std::shared_ptr<Locator> locator) {
 }
 
 Table::Table(Connections& connections, Options options)
-    : state_(std::make_unique<State>(connections, std::move(options))) {}
+    : state_(std::make_unique<State>(connections, std::move(options))),
+      movable_(std::make_unique<Relocation>(*this, *state_)) {}
 Table::Table(std::unique_ptr<Connections> connections, Options options)
-    : own_(std::move(connections)), state_(std::make_unique<State>(*own_, std::move(options))) {}
+    : own_(std::move(connections)),
+      state_(std::make_unique<State>(*own_, std::move(options))),
+      movable_(std::make_unique<Relocation>(*this, *state_)) {}
 Table::~Table() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->options.geometry; }
 const index::Marks& Table::marks() const { return state_->marks; }
+index::Movable* Table::movable() { return movable_.get(); }
 const Locator* Table::locator() const { return state_->locator.get(); }
 std::uint64_t Table::positions() const {
   if (state_->locator) {
@@ -76,6 +81,10 @@ struct Sight {
   std::optional<std::string> value;
   std::uint64_t version = 0;
 };
+Result<Sight> no_key(const Table::State::Way& way, const Reply& reply) {
+  if (base::Status status = Table::State::elsewhere(way, reply); !status.ok()) return status;
+  return Sight{};
+}
 
 base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
 
@@ -88,6 +97,7 @@ std::string copied(std::string room, base::Bytes value) {
 // the memory of `into`.
 Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {}) {
   if (base::Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
+  const Table::State::Way way = state.way_of(key);
   if (!state.is_ready()) {
     if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
   }
@@ -98,7 +108,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     const std::uint64_t generation = state.locator->header().generation;
     const std::uint64_t hash = hash_of(state.options.secret, state.locator->header().salt, bytes);
     const Spot spot = state.locator->find(hash);
-    Request asked{.op = make_up ? Op::find : Op::get, .place = spot.bucket, .generation = generation};
+    Request asked{.op = make_up ? Op::find : Op::get, .place = spot.bucket, .generation = generation, .move = way.move};
     if (make_up) {
       asked.key = bytes;
     } else {
@@ -106,7 +116,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     }
     const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
     if (!reply.ok()) co_return reply.status();
-    if (reply->status == Status::absent) co_return Sight{};
+    if (reply->status == Status::absent) co_return no_key(way, *reply);
     if (reply->status == Status::stale) {
       make_up = false;
       if (base::Status status = co_await state.renew(generation, deadline, cost); !status.ok()) co_return status;
@@ -130,7 +140,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     // The bucket has no such key if this was its slot under the newest seed, and nothing of it is in overflow.
     if (!make_up && !may_be && (reply->flags & kCached) == 0 &&
         slot_of(hash, seed_of(reply->hint).value) == spot.slot) {
-      co_return Sight{};
+      co_return no_key(way, *reply);
     }
     state.marks.make_ups += make_up ? 0 : 1;
     make_up = true;
@@ -152,16 +162,11 @@ namespace {
 
 using Changed = Table::Changed;
 
-struct Wish {
-  Op op = Op::put;
-  std::string_view key;
-  std::string_view value;
-  std::uint64_t argument = 0;
-  std::uint64_t version = 0;  // that the entry must have; 0: any
-};
+}  // namespace
 
 Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
   if (base::Status status = index::check_sizes(wish.key, wish.value.size()); !status.ok()) co_return status;
+  const Table::State::Way way = state.way_of(wish.key);
   std::optional<Line> line = state.free_line();
   if (!line) {
     Result<Line> waited = co_await state.take_line(deadline, cost);
@@ -170,18 +175,21 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
   }
   std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
+  const int flags = (wish.version != 0 ? Request::kIfVersion : 0) | (way.leaves ? Request::kLeaves : 0) |
+                    (wish.by_mover ? Request::kByMover : 0);
   fabric::Buffer request, room;
   for (int waits = 0;;) {
     hold.emplace(state);
     const std::uint64_t generation = state.locator->header().generation;
     const Spot spot = state.locator->find(hash_of(state.options.secret, state.locator->header().salt, key));
     const Request asked{.op = wish.op,
-                        .flags = wish.version != 0 ? Request::kIfVersion : std::uint8_t{0},
+                        .flags = static_cast<std::uint8_t>(flags),
                         .place = spot.bucket,
                         .generation = generation,
                         .request_id = line->next(),
                         .version = wish.version,
                         .argument = wish.argument,
+                        .move = way.move,
                         .key = key,
                         .value = base::bytes_of(wish.value)};
     const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
@@ -189,6 +197,16 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
     if (is_refusal(reply->status)) co_return state.refusal(reply->status);
     if (reply->status == Status::stale) {
       if (base::Status status = co_await state.renew(generation, deadline, cost); !status.ok()) co_return status;
+      continue;
+    }
+    if (reply->status == Status::old_map) co_return index::map_is_old(way.move);
+    if (reply->status == Status::moved) co_return index::moved_away();
+    if (reply->status == Status::leaving) {
+      if (state.port.now() >= deadline) co_return late("a change of a key that is on its way to another memory node");
+      ++state.marks.move_waits;
+      hold.reset();
+      co_await state.pause(deadline, waits);
+      ++waits;
       continue;
     }
     if (reply->status == Status::full) {
@@ -223,6 +241,8 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
     co_return changed;
   }
 }
+
+namespace {
 
 // A change whose outcome is whether it took place, or whether the key was there.
 Task<Result<bool>> whether(Table::State& state, Wish wish, bool Changed::*existed, Nanos deadline, Cost& cost) {
@@ -296,13 +316,14 @@ Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t coun
     const std::uint64_t generation = header.generation;
     // About three keys lie in a bucket.
     const Request asked{
-        .op = Op::scan, .place = position, .generation = generation, .argument = std::max<std::uint64_t>(1, count / 3)};
+        .op = Op::scan, .place = position, .generation = generation, .argument = std::max<std::uint64_t>(1, count / 3), .move = state_->move.number};
     const Result<Reply> reply = co_await state_->ask(asked, request, room, deadline, cost);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == Status::stale) {
       if (base::Status status = co_await state_->renew(generation, deadline, cost); !status.ok()) co_return status;
       continue;
     }
+    if (reply->status == Status::old_map) co_return index::map_is_old(asked.move);
     if (reply->status != Status::done) co_return state_->refusal(reply->status);
     page.next = reply->number;
     base::Bytes rest = reply->value;

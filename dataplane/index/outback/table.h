@@ -39,7 +39,7 @@ class Shelf {
 class Table final : public index::Table {
  public:
   struct Options {
-    base::HashSecret secret;  // from the handshake
+    base::HashSecret secret, pool_secret;  // from the handshake: of this table's keys, and of the pool's
     // Regions of the memory node that clients may read: the locator, and the blocks. The address of a block is its
     // offset in the region, and `blocks_at` more.
     std::uint32_t locator_region = 0;
@@ -89,6 +89,8 @@ class Table final : public index::Table {
   // Gives the request lines back.
   task::Task<void> release(base::Nanos deadline) override;
 
+  index::Movable* movable() override;
+
   // Carries out a read-modify-write that has a name at the memory node, in one trip.
   task::Task<base::Result<Changed>> change(Op op, std::string_view key, std::string_view value, std::uint64_t argument,
                                            base::Nanos deadline, fabric::Cost& cost);
@@ -103,6 +105,7 @@ class Table final : public index::Table {
  private:
   const std::unique_ptr<Connections> own_;  // none: the connections are another one's
   std::unique_ptr<State> state_;
+  std::unique_ptr<index::Movable> movable_;
 };
 
 }  // namespace farpool::outback

@@ -25,9 +25,11 @@ LineRecord record_at(base::Bytes memory, std::uint64_t offset) {
   return base::load<LineRecord>(memory.data() + offset);
 }
 
-// Says whether a memory node may write the word: one of seeds, slots and heads, or of a block.
+// Says whether a memory node may write the word: one of seeds, slots and heads, or of a block; or a mark of a key that
+// leaves.
 bool may_change(const Cut& cut, std::uint64_t at) {
-  return at % 8 == 0 && ((at >= cut.seeds && at < cut.heads_end()) || (at >= cut.blocks && at < cut.blocks_end()));
+  return at % 8 == 0 && ((at >= cut.seeds && at < cut.heads_end()) || (at >= cut.blocks && at < cut.blocks_end()) ||
+                         (at >= kMovesAt && at < kMovesAt + kMovesWords * 8));
 }
 
 bool can_be(const Cut& cut, const LineRecord& line) {

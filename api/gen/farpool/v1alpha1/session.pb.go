@@ -480,6 +480,7 @@ type RegionGrant struct {
 	Region        uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"` // layout::RegionId
 	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Key           uint64                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"` // remote key: a secret of this session
+	ReadOnly      bool                   `protobuf:"varint,4,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -533,6 +534,13 @@ func (x *RegionGrant) GetKey() uint64 {
 		return x.Key
 	}
 	return 0
+}
+
+func (x *RegionGrant) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
 }
 
 type SessionGrant struct {
@@ -726,11 +734,12 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\x10CODE_NOT_SERVING\x10\x06\x12\x1a\n" +
 	"\x16CODE_TOO_MANY_SESSIONS\x10\a\x12\x0f\n" +
 	"\vCODE_FENCED\x10\b\x12\x12\n" +
-	"\x0eCODE_FORBIDDEN\x10\t\"M\n" +
+	"\x0eCODE_FORBIDDEN\x10\t\"j\n" +
 	"\vRegionGrant\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\x04R\x03key\"\xee\x03\n" +
+	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x1b\n" +
+	"\tread_only\x18\x04 \x01(\bR\breadOnly\"\xee\x03\n" +
 	"\fSessionGrant\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12)\n" +
