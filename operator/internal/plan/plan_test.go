@@ -83,12 +83,15 @@ func (s *scene) answer(name string, incarnation uint64, held *farpoolv1alpha1.Sh
 	}}
 }
 
-// memoryNode is what an agent says of its memory, in a pool of either protocol.
+// memoryNode is what an agent says of its memory, in a pool of its protocol.
 func (s *scene) memoryNode(name string) *farpoolv1alpha1.MemoryNodeFacts {
 	facts := &farpoolv1alpha1.MemoryNodeFacts{Endpoint: name + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true}
-	if s.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
+	switch s.Pool.Spec.Index.Protocol {
+	case v1alpha1.ProtocolRACE:
 		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}}
-	} else {
+	case v1alpha1.ProtocolOutback:
+		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1000}}
+	default:
 		facts.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
 		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}}
 	}
@@ -257,6 +260,33 @@ func TestRACE(t *testing.T) {
 	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}}
 	if plan = s.decide(t); planned(&plan.Plan) != nil {
 		t.Error("an RCuckoo map of RACE nodes")
+	}
+}
+
+// An Outback pool has nodes with Outback tables alone; their entries have no lock region, and their map asks for no splits.
+func TestOutback(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback}
+	speak := func(name string, buckets uint64) {
+		facts := s.Agents[types.UID("pod-"+name)].Facts.MemoryNode
+		facts.LockRegion, facts.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: buckets}}
+	}
+	speak("cache-memory-0", 1000)
+	plan := s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("a map with a node of another protocol")
+	}
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch)
+
+	speak("cache-memory-1", 2000)
+	first := published(t, s.decide(t))
+	for i, entry := range first.Nodes {
+		if entry.Outback == nil || entry.Outback.Buckets != int64(1000*(i+1)) || entry.RACE != nil || entry.RCuckoo != nil || entry.LockRegion != nil {
+			t.Errorf("%+v", entry)
+		}
+	}
+	if first.LeastTables != 0 {
+		t.Errorf("the map asks for %d tables", first.LeastTables)
 	}
 }
 

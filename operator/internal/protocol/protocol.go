@@ -32,6 +32,8 @@ type Protocol interface {
 	Mismatch(index *v1alpha1.IndexSpec, facts *farpoolv1alpha1.MemoryNodeFacts) string
 	// Places returns how many keys the table of a memory node takes before an insert finds no place.
 	Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64
+	// Overflows says whether a table with no place left takes further keys, each of which needs a second request; false: it refuses them.
+	Overflows() bool
 
 	// Enter writes the shape of a memory node's table, as it says it itself, into its entry of a map. Its lock region is there already.
 	Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry)
@@ -54,10 +56,11 @@ type Flag struct {
 type Shape interface {
 	GetRcuckoo() *farpoolv1alpha1.RCuckooGeometry
 	GetRace() *farpoolv1alpha1.RaceGeometry
+	GetOutback() *farpoolv1alpha1.OutbackGeometry
 }
 
 // all protocols, the default first.
-var all = []Protocol{rcuckoo{}, race{}}
+var all = []Protocol{rcuckoo{}, race{}, outback{}}
 
 // Of returns the protocol of a pool. If the operator does not have it, Of returns a protocol that fits no table, and an error that names the protocols there are.
 func Of(index *v1alpha1.IndexSpec) (Protocol, error) {
@@ -101,6 +104,7 @@ func (none) SmallerLocks() string                                               
 func (none) Has(Shape) bool                                                             { return false }
 func (none) Mismatch(*v1alpha1.IndexSpec, *farpoolv1alpha1.MemoryNodeFacts) string      { return "" }
 func (none) Places(*farpoolv1alpha1.MemoryNodeFacts) float64                            { return 0 }
+func (none) Overflows() bool                                                            { return false }
 func (none) Enter(*farpoolv1alpha1.MemoryNodeFacts, *farpoolv1alpha1.MemoryNodeEntry)   {}
 func (none) FromMessage(*farpoolv1alpha1.MemoryNodeEntry, *v1alpha1.ShardMapNode) error { return nil }
 func (none) ToMessage(*v1alpha1.ShardMapNode, *farpoolv1alpha1.MemoryNodeEntry)         {}

@@ -47,6 +47,8 @@ func (race) Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	return raceFill * float64(facts.GetRace().GetGroups()) * raceGroupSlots
 }
 
+func (race) Overflows() bool { return false }
+
 func (race) Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) {
 	entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Race{Race: facts.GetRace()}
 }

@@ -48,6 +48,8 @@ func (rcuckoo) Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	return rcuckooFill * float64(facts.GetRcuckoo().GetRows()) * float64(facts.GetRcuckoo().GetEntriesPerRow())
 }
 
+func (rcuckoo) Overflows() bool { return false }
+
 func (rcuckoo) Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) {
 	entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: facts.GetRcuckoo()}
 }
