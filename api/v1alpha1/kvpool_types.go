@@ -343,6 +343,13 @@ type MemoryPool struct {
 	// +optional
 	Capacity *CapacityPolicy `json:"capacity,omitempty"`
 
+	// Workers is the number of threads of each memory node that execute what clients ask for: operations of an Outback index, and verbs over TCP and
+	// shared memory; 1 if left out. Memory nodes that run keep their number, and pods that are made later have the new one.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Workers int32 `json:"workers,omitempty"`
+
 	// Memory that each node lends; its pod gets Resources on top.
 	// +required
 	Memory resource.Quantity `json:"memory"`
@@ -368,7 +375,9 @@ type MemoryPool struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []Toleration `json:"tolerations,omitempty"`
 
-	// Resources of the process itself; the memory it lends is added to request and limit.
+	// Resources of the process itself; the memory it lends is added to request and limit. If neither has cpu, its pod requests 100m, or 500m for
+	// each worker in an Outback pool. Memory nodes of Outback execute all operations, at 1 to 2 microseconds of a processor each: request what the
+	// pool's rate needs.
 	// +optional
 	Resources *Resources `json:"resources,omitempty"`
 }

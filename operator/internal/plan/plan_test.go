@@ -290,6 +290,55 @@ func TestOutback(t *testing.T) {
 	}
 }
 
+// A pool whose memory nodes execute operations is told to say how many processors they need, once, and serves all the same.
+func TestMemoryNodesThatExecuteNeedProcessors(t *testing.T) {
+	cpu := func(quantity string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+	}
+	for name, c := range map[string]struct {
+		protocol  string
+		resources *v1alpha1.Resources
+		workers   int32
+		says      string
+	}{
+		"nothing":        {v1alpha1.ProtocolOutback, nil, 0, "(memory gets 500m for each)"},
+		"two workers":    {v1alpha1.ProtocolOutback, &v1alpha1.Resources{}, 2, "(memory gets 1000m for each)"},
+		"none":           {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Requests: cpu("0"), Limits: cpu("2")}, 0, "(memory requests none)"},
+		"a limit of 0":   {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Limits: cpu("0")}, 0, "(memory gets 500m for each)"},
+		"a request":      {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Requests: cpu("200m")}, 0, ""},
+		"a limit":        {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Limits: cpu("2")}, 0, ""},
+		"other protocol": {v1alpha1.ProtocolRACE, nil, 0, ""},
+	} {
+		s := newScene(2, v1alpha1.DataPolicyCache)
+		s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: c.protocol}
+		s.Pool.Spec.Memory.Pools[0].Resources, s.Pool.Spec.Memory.Pools[0].Workers = c.resources, c.workers
+		for look, events := range []int{1, 0} {
+			d := s.decide(t)
+			reason := v1alpha1.ReasonAccepted
+			if c.says != "" {
+				reason = v1alpha1.ReasonCPURequestMissing
+			} else {
+				events = 0
+			}
+			wantCondition(t, d, v1alpha1.ConditionSpecValid, metav1.ConditionTrue, reason)
+			if message := meta.FindStatusCondition(d.Status.Pool.Conditions, v1alpha1.ConditionSpecValid).Message; !strings.Contains(message, c.says) ||
+				strings.Contains(message, "memory nodes of Outback") != (c.says != "") {
+				t.Errorf("%s: %s", name, message)
+			}
+			told := 0
+			for _, event := range d.Status.Events {
+				if event.Reason == v1alpha1.ReasonCPURequestMissing && event.Type == corev1.EventTypeWarning && event.Regarding.GetName() == "cache" {
+					told++
+				}
+			}
+			if told != events {
+				t.Errorf("%s, look %d: told %d times", name, look, told)
+			}
+			s.Pool.Status = d.Status.Pool
+		}
+	}
+}
+
 // Whatever remembers an epoch, a later one is used: by the status, where neither an object nor a node knows of it any more. All nodes have
 // begun anew then, and what they held is lost.
 func TestEpochsAreNeverUsedAgain(t *testing.T) {

@@ -29,6 +29,11 @@ func (outback) Flags(index *v1alpha1.IndexSpec) []Flag {
 // LeastTables is 1: a memory node has one table, which grows by itself.
 func (outback) LeastTables(*v1alpha1.IndexSpec) int32 { return 1 }
 
+func (outback) Executes() bool { return true }
+
+// CPURequest is half of a processor for each worker: at 1 to 2 µs for an operation, 250,000 to 500,000 operations a second.
+func (outback) CPURequest(workers int32) string { return fmt.Sprintf("%dm", 500*max(1, workers)) }
+
 func (outback) SmallerLocks() string { return "" }
 
 func (outback) Has(shape Shape) bool { return shape.GetOutback() != nil }

@@ -23,6 +23,10 @@ type Protocol interface {
 	Flags(index *v1alpha1.IndexSpec) []Flag
 	// LeastTables returns how many tables each memory node should have in use, at least; 1 if tables are not split ahead of their keys.
 	LeastTables(index *v1alpha1.IndexSpec) int32
+	// Executes says whether memory nodes execute the operations of clients, and need processors for that.
+	Executes() bool
+	// CPURequest returns what the pod of a memory node with so many workers requests where its memory pool asks for no processors, as a Kubernetes quantity.
+	CPURequest(workers int32) string
 	// SmallerLocks says, as a clause, how the spec is changed so that locks take less of a NIC's memory; empty if the protocol has no locks.
 	SmallerLocks() string
 
@@ -45,6 +49,9 @@ type Protocol interface {
 	// Apply writes the shape into what the operator applies of a ShardMap; it does nothing if the node's table is of another protocol.
 	Apply(node *v1alpha1.ShardMapNode, applied *apiac.ShardMapNodeApplyConfiguration)
 }
+
+// littleCPU is enough for a memory node that lends memory, holds sessions, and executes no operations.
+const littleCPU = "100m"
 
 // A Flag of a memory node's process. Its value is a string or an int64.
 type Flag struct {
@@ -100,6 +107,8 @@ type none struct{ name string }
 func (n none) Name() string                                                             { return n.name }
 func (none) Flags(*v1alpha1.IndexSpec) []Flag                                           { return nil }
 func (none) LeastTables(*v1alpha1.IndexSpec) int32                                      { return 1 }
+func (none) Executes() bool                                                             { return false }
+func (none) CPURequest(int32) string                                                    { return littleCPU }
 func (none) SmallerLocks() string                                                       { return "" }
 func (none) Has(Shape) bool                                                             { return false }
 func (none) Mismatch(*v1alpha1.IndexSpec, *farpoolv1alpha1.MemoryNodeFacts) string      { return "" }

@@ -188,6 +188,24 @@ func TestWhatATableTakes(t *testing.T) {
 	}
 }
 
+// Memory nodes that execute operations get processors for that; the requests of others are those of released templates.
+func TestProcessorsOfMemoryNodes(t *testing.T) {
+	for _, p := range All() {
+		executes := p.Name() == v1alpha1.ProtocolOutback
+		if p.Executes() != executes {
+			t.Errorf("%s executes operations: %v", p.Name(), p.Executes())
+		}
+		for workers, request := range map[int32]string{0: "500m", 1: "500m", 2: "1000m", 64: "32000m"} {
+			if !executes {
+				request = "100m"
+			}
+			if got := p.CPURequest(workers); got != request {
+				t.Errorf("%s with %d workers: %s, want %s", p.Name(), workers, got, request)
+			}
+		}
+	}
+}
+
 func TestWhatAMismatchIs(t *testing.T) {
 	example := examples[v1alpha1.ProtocolRCuckoo]
 	for field, edit := range map[string]func(*v1alpha1.RCuckooSpec){
@@ -224,7 +242,7 @@ func TestAnotherProtocolIsOneEntryOfTheTable(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "RCuckoo or RACE or Outback") {
 		t.Errorf("%v", err)
 	}
-	if p.Has(examples[v1alpha1.ProtocolRACE].facts) || len(p.Flags(nil)) > 0 || p.LeastTables(nil) != 1 || p.Overflows() {
+	if p.Has(examples[v1alpha1.ProtocolRACE].facts) || len(p.Flags(nil)) > 0 || p.LeastTables(nil) != 1 || p.Overflows() || p.Executes() || p.CPURequest(4) != "100m" {
 		t.Errorf("%v is taken for one that there is", p)
 	}
 }

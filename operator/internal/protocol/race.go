@@ -36,6 +36,10 @@ func (race) Flags(index *v1alpha1.IndexSpec) []Flag {
 
 func (race) LeastTables(index *v1alpha1.IndexSpec) int32 { return max(1, index.Race().LeastTables) }
 
+func (race) Executes() bool { return false }
+
+func (race) CPURequest(int32) string { return littleCPU }
+
 func (race) SmallerLocks() string { return "" }
 
 func (race) Has(shape Shape) bool { return shape.GetRace() != nil }

@@ -31,6 +31,10 @@ func (rcuckoo) Flags(index *v1alpha1.IndexSpec) []Flag {
 
 func (rcuckoo) LeastTables(*v1alpha1.IndexSpec) int32 { return 1 }
 
+func (rcuckoo) Executes() bool { return false }
+
+func (rcuckoo) CPURequest(int32) string { return littleCPU }
+
 func (rcuckoo) SmallerLocks() string { return "raise spec.index.rcuckoo.rowsPerLock" }
 
 func (rcuckoo) Has(shape Shape) bool { return shape.GetRcuckoo() != nil }

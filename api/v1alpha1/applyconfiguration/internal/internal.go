@@ -527,6 +527,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: dev.farpool.farpool.api.v1alpha1.Toleration
           elementRelationship: atomic
+    - name: workers
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.MemorySpec
   map:
     fields:

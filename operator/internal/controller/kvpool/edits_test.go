@@ -101,6 +101,7 @@ func edits() map[string]anEdit {
 		"index.race.leastTables":        {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
 		"index.outback.tablePercent":    {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
 		"memory.pools[].name":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
+		"memory.pools[].workers":        {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
 		"memory.pools[].replicas":       {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
 		"memory.pools[].memory":         {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
 		"memory.pools[].hugePages":      {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
@@ -351,6 +352,8 @@ func tryEdit(path string, edit anEdit) {
 			// The API server refuses it where memory nodes read a file: see TestValidation.
 		case "index.race.leastTables":
 			// Nothing that is formatted depends on it: see Restart.WhatIsTakenUpKeepsItsTables of the data plane.
+		case "memory.pools[].workers":
+			// A process that restarts over its memory may have more threads: nothing that is formatted depends on them.
 		default:
 			Expect(is.memoryFile).To(Equal(was.memoryFile), "%s: template %d", path, version)
 		}
