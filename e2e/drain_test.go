@@ -100,6 +100,7 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 		p.clean(ctx)
 	},
 		Entry("of RACE", SpecTimeout(15*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
+		Entry("of Outback", SpecTimeout(15*time.Minute), "{protocol: Outback}"),
 		Entry("of RCuckoo", SpecTimeout(15*time.Minute), "{protocol: RCuckoo}"))
 
 	It("is left by its memory node when an autoscaler taints it, and no key is lost", func(ctx SpecContext) {

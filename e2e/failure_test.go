@@ -141,6 +141,11 @@ var _ = Describe("A pool whose clients and memory nodes fail, of RACE", Ordered,
 	failing("{protocol: RACE, race: {tables: 4096}}")
 })
 
+// Its memory nodes execute what clients ask for, and die in the middle of it.
+var _ = Describe("A pool whose clients and memory nodes fail, of Outback", Ordered, Label("long"), func() {
+	failing("{protocol: Outback}")
+})
+
 // failing are the specs of a pool with an index, in their order.
 func failing(index string) {
 	const shards, memoryNodes = 3, 2
@@ -386,7 +391,7 @@ spec:
 
 	It("loses nothing that was acknowledged when they are killed and stopped at random, with and without operator and API server", func(ctx SpecContext) {
 		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0x6b696e64))
-		// Both protocols together have ten minutes.
+		// The protocols together have a quarter of an hour.
 		lasting := time.Duration(count(300, 60)) * time.Second
 		controlPlane, err := kind.ControlPlane(ctx)
 		Expect(err).NotTo(HaveOccurred())

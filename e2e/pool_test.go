@@ -48,7 +48,7 @@ func sample() string {
 	return string(data)
 }
 
-// small is a pool that fits beside others: as many shards as asked for, over memory nodes of 64Mi.
+// small is a pool that fits beside others: as many shards as asked for, over memory nodes of 64Mi, which request as few processors whatever their index.
 func small(name string, memoryNodes, shards int, more string) string {
 	return fmt.Sprintf(`
 apiVersion: farpool.dev/v1alpha1
@@ -56,7 +56,7 @@ kind: KVPool
 metadata: {name: %s}
 spec:
   network: {transport: TCP}
-  memory: {pools: [{name: memory, replicas: %d, memory: 64Mi}]}
+  memory: {pools: [{name: memory, replicas: %d, resources: {requests: {cpu: 100m}}, memory: 64Mi}]}
   compute: {pools: [{name: shards, replicas: %d}]}
 %s`, name, memoryNodes, shards, more)
 }

@@ -225,6 +225,29 @@ var _ = Describe("A pool over RDMA", Ordered, Label("rdma"), func() {
 		Expect(elsewhere).To(BeNumerically("<", there/2), "bytes through the interface that every pod has: probes, scrapes and the operator's questions")
 	}, SpecTimeout(5*time.Minute+patience))
 
+	It("carries the operations of an Outback pool as messages, which its memory node executes", func(ctx SpecContext) {
+		const keys = 1000
+		on := apply(ctx, p.namespace, overRDMA("served", 1, farpoolv1alpha1.ProtocolOutback, rdmaResource, ""))
+		on.ready(ctx)
+		nodes := reach(ctx, on.memoryNodes(ctx), nodeProcess)
+		target := on.target(ctx)
+		target.Patience = time.Minute
+		// A key and its value have to fit a message.
+		r, err := workload.NewRun(target, 4, "served:", workload.Sizes{MinKey: 12, MaxKey: 256, MinValue: workload.DefaultSizes.MinValue, MaxValue: 2048})
+		Expect(err).NotTo(HaveOccurred())
+		defer r.Close()
+		r.WriteAll(ctx, keys)
+		Expect(r.ReadAll(ctx, keys)).To(BeEquivalentTo(keys), unanswered(r))
+		Expect(r.Errors.Err()).NotTo(HaveOccurred())
+		summary, err := r.Check(5 * time.Minute)
+		Expect(err).NotTo(HaveOccurred())
+		executed, err := asked(nodes, "farpool_verbs_data_calls_total")
+		Expect(err).NotTo(HaveOccurred())
+		AddReportEntry("served", fmt.Sprintf("%d keys written and read; %+v; %.0f messages executed", keys, summary, sumOf(executed)))
+		Expect(sumOf(executed)).To(BeNumerically(">", 2*keys))
+		Expect(asked(nodes, "farpool_wire_bytes_total")).To(HaveEach(BeZero()), "bytes of lanes over TCP")
+	}, SpecTimeout(5*time.Minute+patience))
+
 	It("says of a network that Multus does not know that it is missing, and where it is looked for", func(ctx SpecContext) {
 		misspelt := apply(ctx, p.namespace, overRDMA("misspelt", 1, farpoolv1alpha1.ProtocolRCuckoo, rdmaNetworkResource, "roec"))
 		Eventually(func() *metav1.Condition { return misspelt.condition(ctx, farpoolv1alpha1.ConditionDegraded) }).WithContext(ctx).

@@ -53,6 +53,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	},
 		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
+		Entry("of Outback", SpecTimeout(12*time.Minute), "{protocol: Outback}"),
 		Entry("of RCuckoo", SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
 
 	It("splits its tables ahead, is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
@@ -185,6 +186,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 	},
 		// So many keys that moving them takes longer than what is done meanwhile.
 		Entry("of RACE", SpecTimeout(25*time.Minute), "{protocol: RACE, race: {tables: 16, tablePercent: 5}}", uint32(200_000)),
+		Entry("of Outback", SpecTimeout(25*time.Minute), "{protocol: Outback, outback: {tablePercent: 10}}", uint32(200_000)),
 		// Moving a key takes about twice as many trips.
 		Entry("of RCuckoo", SpecTimeout(25*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 5}}", uint32(120_000)))
 

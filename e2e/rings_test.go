@@ -66,6 +66,7 @@ var _ = Describe("A pool with shared memory", func() {
 		Eventually(asPlaced).WithContext(ctx).Should(Succeed())
 	},
 		Entry("with RCuckoo", Label("short"), SpecTimeout(5*time.Minute), "{protocol: RCuckoo}"),
+		Entry("with Outback", Label("long"), SpecTimeout(5*time.Minute), "{protocol: Outback}"),
 		Entry("with RACE", Label("long"), SpecTimeout(5*time.Minute), "{protocol: RACE, race: {tables: 4096}}"))
 
 	It("says why it has no pods where Pod Security admits no host paths", Label("short"), func(ctx SpecContext) {

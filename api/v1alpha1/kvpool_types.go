@@ -92,7 +92,7 @@ type KVPoolSpec struct {
 	// Index protocol and its geometry.
 	// +optional
 	// +kubebuilder:default={protocol: RCuckoo, rcuckoo: {entryBytes: 16, entriesPerRow: 8, rowsPerLock: 16, tablePercent: 25}}
-	// +kubebuilder:validation:XValidation:rule="self.protocol == oldSelf.protocol && has(self.rcuckoo) == has(oldSelf.rcuckoo) && (!has(self.rcuckoo) || self.rcuckoo == oldSelf.rcuckoo) && has(self.race) == has(oldSelf.race) && (!has(self.race) || self.race.tablePercent == oldSelf.race.tablePercent && self.race.tables == oldSelf.race.tables)",message="spec.index is fixed at creation, but for race.leastTables: it shapes remote memory; create a new pool to change it"
+	// +kubebuilder:validation:XValidation:rule="self.protocol == oldSelf.protocol && has(self.rcuckoo) == has(oldSelf.rcuckoo) && (!has(self.rcuckoo) || self.rcuckoo == oldSelf.rcuckoo) && has(self.race) == has(oldSelf.race) && (!has(self.race) || self.race.tablePercent == oldSelf.race.tablePercent && self.race.tables == oldSelf.race.tables) && has(self.outback) == has(oldSelf.outback) && (!has(self.outback) || self.outback == oldSelf.outback)",message="spec.index is fixed at creation, but for race.leastTables: it shapes remote memory; create a new pool to change it"
 	Index IndexSpec `json:"index,omitempty"`
 
 	// Memory nodes.
@@ -137,10 +137,11 @@ type KVPoolSpec struct {
 }
 
 // IndexSpec is a union by protocol.
-// +kubebuilder:validation:XValidation:rule="self.protocol in ['RCuckoo', 'RACE']",message="unknown spec.index.protocol: this version has RCuckoo and RACE; set one of them or leave index out"
+// +kubebuilder:validation:XValidation:rule="self.protocol in ['RCuckoo', 'RACE', 'Outback']",message="unknown spec.index.protocol: this version has RCuckoo, RACE and Outback; set one of them or leave index out"
 // +kubebuilder:validation:XValidation:rule="self.protocol == 'RACE' || !has(self.race)",message="spec.index.race is of protocol RACE: set spec.index.protocol to RACE, or leave race out"
+// +kubebuilder:validation:XValidation:rule="self.protocol == 'Outback' || !has(self.outback)",message="spec.index.outback is of protocol Outback: set spec.index.protocol to Outback, or leave outback out"
 type IndexSpec struct {
-	// Protocol that clients run on remote memory.
+	// Protocol by which keys are found. Clients run RCuckoo and RACE on remote memory; with Outback, memory nodes execute what clients ask of them.
 	// +optional
 	// +kubebuilder:default=RCuckoo
 	// +kubebuilder:validation:MaxLength=16
@@ -154,6 +155,10 @@ type IndexSpec struct {
 	// RACE's geometry; if a RACE pool leaves it out, the default.
 	// +optional
 	RACE *RACESpec `json:"race,omitempty"`
+
+	// Outback's geometry; if an Outback pool leaves it out, the default.
+	// +optional
+	Outback *OutbackSpec `json:"outback,omitempty"`
 }
 
 const (
@@ -161,7 +166,20 @@ const (
 	ProtocolRCuckoo = "RCuckoo"
 	// ProtocolRACE names the index without locks, in which a change takes effect by one compare-and-swap.
 	ProtocolRACE = "RACE"
+	// ProtocolOutback names the index whose memory nodes execute operations; clients find the place of a key by a small perfect hash.
+	ProtocolOutback = "Outback"
 )
+
+// OutbackSpec is the shape of an Outback table.
+type OutbackSpec struct {
+	// TablePercent of a memory node's memory that is for the buckets of its table. Each key takes about 12 bytes of it, and at least 48 of the rest:
+	// 25 is enough for any keys, and 10 for keys and values of 70 bytes and more, which then have more room.
+	// +optional
+	// +kubebuilder:default=25
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=50
+	TablePercent int32 `json:"tablePercent,omitempty"`
+}
 
 // RACESpec is the shape of a RACE table.
 // +kubebuilder:validation:XValidation:rule="(has(self.leastTables) ? self.leastTables : 1) >= (has(oldSelf.leastTables) ? oldSelf.leastTables : 1)",message="spec.index.race.leastTables can only be raised: tables that have been split are not joined again"
@@ -199,6 +217,14 @@ func (i *IndexSpec) Race() RACESpec {
 		return RACESpec{TablePercent: 25, Tables: 1}
 	}
 	return *i.RACE
+}
+
+// OutbackShape is Outback's geometry, with defaults for what is left out.
+func (i *IndexSpec) OutbackShape() OutbackSpec {
+	if i.Outback == nil {
+		return OutbackSpec{TablePercent: 25}
+	}
+	return *i.Outback
 }
 
 // RCuckooSpec is the shape of an RCuckoo table.
@@ -317,6 +343,13 @@ type MemoryPool struct {
 	// +optional
 	Capacity *CapacityPolicy `json:"capacity,omitempty"`
 
+	// Workers is the number of threads of each memory node that execute what clients ask for: operations of an Outback index, and verbs over TCP and
+	// shared memory; 1 if left out. Memory nodes that run keep their number, and pods that are made later have the new one.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Workers int32 `json:"workers,omitempty"`
+
 	// Memory that each node lends; its pod gets Resources on top.
 	// +required
 	Memory resource.Quantity `json:"memory"`
@@ -342,7 +375,9 @@ type MemoryPool struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []Toleration `json:"tolerations,omitempty"`
 
-	// Resources of the process itself; the memory it lends is added to request and limit.
+	// Resources of the process itself; the memory it lends is added to request and limit. If neither has cpu, its pod requests 100m, or 500m for
+	// each worker in an Outback pool. Memory nodes of Outback execute all operations, at 1 to 2 microseconds of a processor each: request what the
+	// pool's rate needs.
 	// +optional
 	Resources *Resources `json:"resources,omitempty"`
 }

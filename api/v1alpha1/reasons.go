@@ -69,6 +69,7 @@ const (
 	ReasonSettled               = "Settled"
 	ReasonHealthy               = "Healthy"
 	ReasonAccepted              = "Accepted"
+	ReasonCPURequestMissing     = "CPURequestMissing"
 	ReasonReachable             = "Reachable"
 	ReasonIssued                = "Issued"
 	ReasonPaused                = "Paused"

@@ -140,7 +140,7 @@ const (
 )
 
 // ShardMapNode is a memory node in one epoch.
-// +kubebuilder:validation:XValidation:rule="has(self.rcuckoo) != has(self.race) && has(self.rcuckoo) == has(self.lockRegion)",message="a node has the geometry of one protocol, and a lock region if that is RCuckoo"
+// +kubebuilder:validation:XValidation:rule="[has(self.rcuckoo), has(self.race), has(self.outback)].exists_one(x, x) && has(self.rcuckoo) == has(self.lockRegion)",message="a node has the geometry of one protocol, and a lock region if that is RCuckoo"
 type ShardMapNode struct {
 	// Name of the MemoryNode.
 	// +required
@@ -179,13 +179,26 @@ type ShardMapNode struct {
 	// +optional
 	LockRegion *LockRegion `json:"lockRegion,omitempty"`
 
-	// RCuckoo geometry of its table: this or race.
+	// RCuckoo geometry of its table: this, race or outback.
 	// +optional
 	RCuckoo *RCuckooGeometry `json:"rcuckoo,omitempty"`
 
 	// RACE geometry of its table.
 	// +optional
 	RACE *RACEGeometry `json:"race,omitempty"`
+
+	// Outback geometry of its table.
+	// +optional
+	Outback *OutbackGeometry `json:"outback,omitempty"`
+}
+
+// OutbackGeometry of a table.
+type OutbackGeometry struct {
+	// Buckets of four slots.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483648
+	Buckets int64 `json:"buckets"`
 }
 
 // RACEGeometry of a table.

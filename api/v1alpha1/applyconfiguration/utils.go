@@ -72,6 +72,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.MemorySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("NetworkSpec"):
 		return &apiv1alpha1.NetworkSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OutbackGeometry"):
+		return &apiv1alpha1.OutbackGeometryApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OutbackSpec"):
+		return &apiv1alpha1.OutbackSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PoolReference"):
 		return &apiv1alpha1.PoolReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProcessStatus"):

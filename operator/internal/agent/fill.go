@@ -28,11 +28,17 @@ func HeapFill(node *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	return min(float64(node.GetHeapBytesUsed())/float64(node.GetHeapBytes()), 1)
 }
 
+// What of a memory node may be full.
+const (
+	OfTable = "table"
+	OfHeap  = "heap"
+)
+
 // Fill is the larger of both, and which of them it is: a memory node is full as soon as either is.
 func Fill(node *farpoolv1alpha1.MemoryNodeFacts) (fill float64, of string, known bool) {
 	table, known := TableFill(node)
 	if heap := HeapFill(node); heap > table {
-		return heap, "heap", known
+		return heap, OfHeap, known
 	}
-	return table, "table", known
+	return table, OfTable, known
 }

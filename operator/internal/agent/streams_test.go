@@ -297,6 +297,10 @@ func TestHowFullAMemoryNodeIsIsNews(t *testing.T) {
 	if fill, known := TableFill(race); !known || fill < 0.499 || fill > 0.501 {
 		t.Error(fill)
 	}
+	outback := &farpoolv1alpha1.MemoryNodeFacts{Shape: &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1000}}, Keys: 1900}
+	if fill, known := TableFill(outback); !known || fill < 0.499 || fill > 0.501 {
+		t.Error(fill)
+	}
 	if fill, of, known := Fill(with(0).GetMemoryNode()); !known || fill != 0 || of != "table" {
 		t.Errorf("%v of the %s of an empty node", fill, of)
 	}

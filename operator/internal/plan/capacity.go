@@ -24,8 +24,12 @@ func (d *decision) memoryPressure() metav1.Condition {
 	before := meta.FindStatusCondition(d.Pool.Status.Conditions, pressure)
 	under := before != nil && before.Status == metav1.ConditionTrue
 	fullest, most, of, unknown := d.fullest(d.fills)
-	whenFull := "additions are refused (OOM), which are new keys and values that are longer than before; reads, removals, and writes of values that are no longer go on: remove keys, or add memory nodes"
+	const whenFull = "additions are refused (OOM), which are new keys and values that are longer than before; reads, removals, and writes of values that are no longer go on: remove keys, or add memory nodes"
 	refusing := d.refusing()
+	then := whenFull
+	if of == agent.OfTable && d.protocol().Overflows() {
+		then = "keys that are added find no slot, and reads of them take two requests in place of one; nothing is refused until the heap is full: add memory nodes"
+	}
 	// The condition's steps are as coarse as those of the news that compute shards send.
 	percent := int(most*20) * 5
 	var now metav1.Condition
@@ -41,7 +45,7 @@ func (d *decision) memoryPressure() metav1.Condition {
 		// The memory node that may be the fullest has not yet said how full it is: it begins anew, or this operator has not heard it yet.
 		now = *before.DeepCopy()
 	case most >= nearlyFull, under && most >= clearlyNotFull:
-		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the %s of memory node %s is %d %% full or more; when it is full, %s", of, fullest.name, percent, whenFull)
+		now = condition(pressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull, "the %s of memory node %s is %d %% full or more; when it is full, %s", of, fullest.name, percent, then)
 	default:
 		now = condition(pressure, metav1.ConditionFalse, v1alpha1.ReasonMemoryAvailable, "no write was refused for lack of memory, and no table or heap is fuller than the %s of memory node %s, which is less than %d %% full%s", of, fullest.name, percent+5, ofWhich(unknown))
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
@@ -73,6 +74,34 @@ func TestMemoryPressure(t *testing.T) {
 	}
 	clear(s.Agents)
 	wantCondition(t, s.decide(t), v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonMemoryUnknown)
+}
+
+// A full table of Outback refuses nothing: people are told what gets slower, and that the heap's end is another matter.
+func TestMemoryPressureOfATableThatOverflows(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback}
+	for _, name := range []string{"cache-memory-0", "cache-memory-1"} {
+		facts := s.Agents[types.UID("pod-"+name)].Facts.MemoryNode
+		facts.LockRegion, facts.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1000}}
+	}
+	s.carryOut(t, &s.decide(t).Plan)
+	for _, step := range []struct {
+		keys, heap uint64 // of memory node 1
+		message    string
+		refuses    bool
+	}{
+		{3500, 300, "the table of memory node cache-memory-1 is 90 % full or more; when it is full, keys that are added find no slot, and reads of them take two requests", false},
+		{3500, 950, "the heap of memory node cache-memory-1 is 95 % full or more; when it is full, additions are refused (OOM)", true},
+	} {
+		facts := s.Agents["pod-cache-memory-1"].Facts.MemoryNode
+		facts.Keys, facts.HeapBytes, facts.HeapBytesUsed = step.keys, 1000, step.heap
+		d := s.decide(t)
+		wantCondition(t, d, v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, v1alpha1.ReasonMemoryNearlyFull)
+		c := meta.FindStatusCondition(d.Status.Pool.Conditions, v1alpha1.ConditionMemoryPressure)
+		if !strings.Contains(c.Message, step.message) || strings.Contains(c.Message, "OOM") != step.refuses {
+			t.Errorf("%d keys: %s", step.keys, c.Message)
+		}
+	}
 }
 
 // How full a memory node is that has not said so yet, as after a restart of it or of the operator, is unknown and not nothing: pressure does not end for that.

@@ -83,12 +83,15 @@ func (s *scene) answer(name string, incarnation uint64, held *farpoolv1alpha1.Sh
 	}}
 }
 
-// memoryNode is what an agent says of its memory, in a pool of either protocol.
+// memoryNode is what an agent says of its memory, in a pool of its protocol.
 func (s *scene) memoryNode(name string) *farpoolv1alpha1.MemoryNodeFacts {
 	facts := &farpoolv1alpha1.MemoryNodeFacts{Endpoint: name + ":7400", MemoryBytes: 256 << 20, MemoryFresh: true}
-	if s.Pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
+	switch s.Pool.Spec.Index.Protocol {
+	case v1alpha1.ProtocolRACE:
 		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}}
-	} else {
+	case v1alpha1.ProtocolOutback:
+		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1000}}
+	default:
 		facts.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
 		facts.Shape = &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}}
 	}
@@ -257,6 +260,82 @@ func TestRACE(t *testing.T) {
 	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16}}
 	if plan = s.decide(t); planned(&plan.Plan) != nil {
 		t.Error("an RCuckoo map of RACE nodes")
+	}
+}
+
+// An Outback pool has nodes with Outback tables alone; their entries have no lock region, and their map asks for no splits.
+func TestOutback(t *testing.T) {
+	s := newScene(2, v1alpha1.DataPolicyCache)
+	s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback}
+	speak := func(name string, buckets uint64) {
+		facts := s.Agents[types.UID("pod-"+name)].Facts.MemoryNode
+		facts.LockRegion, facts.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: buckets}}
+	}
+	speak("cache-memory-0", 1000)
+	plan := s.decide(t)
+	if planned(&plan.Plan) != nil {
+		t.Error("a map with a node of another protocol")
+	}
+	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonGeometryMismatch)
+
+	speak("cache-memory-1", 2000)
+	first := published(t, s.decide(t))
+	for i, entry := range first.Nodes {
+		if entry.Outback == nil || entry.Outback.Buckets != int64(1000*(i+1)) || entry.RACE != nil || entry.RCuckoo != nil || entry.LockRegion != nil {
+			t.Errorf("%+v", entry)
+		}
+	}
+	if first.LeastTables != 0 {
+		t.Errorf("the map asks for %d tables", first.LeastTables)
+	}
+}
+
+// A pool whose memory nodes execute operations is told to say how many processors they need, once, and serves all the same.
+func TestMemoryNodesThatExecuteNeedProcessors(t *testing.T) {
+	cpu := func(quantity string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+	}
+	for name, c := range map[string]struct {
+		protocol  string
+		resources *v1alpha1.Resources
+		workers   int32
+		says      string
+	}{
+		"nothing":        {v1alpha1.ProtocolOutback, nil, 0, "(memory gets 500m for each)"},
+		"two workers":    {v1alpha1.ProtocolOutback, &v1alpha1.Resources{}, 2, "(memory gets 1000m for each)"},
+		"none":           {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Requests: cpu("0"), Limits: cpu("2")}, 0, "(memory requests none)"},
+		"a limit of 0":   {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Limits: cpu("0")}, 0, "(memory gets 500m for each)"},
+		"a request":      {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Requests: cpu("200m")}, 0, ""},
+		"a limit":        {v1alpha1.ProtocolOutback, &v1alpha1.Resources{Limits: cpu("2")}, 0, ""},
+		"other protocol": {v1alpha1.ProtocolRACE, nil, 0, ""},
+	} {
+		s := newScene(2, v1alpha1.DataPolicyCache)
+		s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: c.protocol}
+		s.Pool.Spec.Memory.Pools[0].Resources, s.Pool.Spec.Memory.Pools[0].Workers = c.resources, c.workers
+		for look, events := range []int{1, 0} {
+			d := s.decide(t)
+			reason := v1alpha1.ReasonAccepted
+			if c.says != "" {
+				reason = v1alpha1.ReasonCPURequestMissing
+			} else {
+				events = 0
+			}
+			wantCondition(t, d, v1alpha1.ConditionSpecValid, metav1.ConditionTrue, reason)
+			if message := meta.FindStatusCondition(d.Status.Pool.Conditions, v1alpha1.ConditionSpecValid).Message; !strings.Contains(message, c.says) ||
+				strings.Contains(message, "memory nodes of Outback") != (c.says != "") {
+				t.Errorf("%s: %s", name, message)
+			}
+			told := 0
+			for _, event := range d.Status.Events {
+				if event.Reason == v1alpha1.ReasonCPURequestMissing && event.Type == corev1.EventTypeWarning && event.Regarding.GetName() == "cache" {
+					told++
+				}
+			}
+			if told != events {
+				t.Errorf("%s, look %d: told %d times", name, look, told)
+			}
+			s.Pool.Status = d.Status.Pool
+		}
 	}
 }
 

@@ -298,7 +298,7 @@ func (r *run) happen(e event) {
 			r.say("resizes: approval %s, evacuation %s", resize.Approval, resize.Evacuation)
 		})
 	case tablesAreRaised:
-		if r.race {
+		if r.index == v1alpha1.ProtocolRACE {
 			r.respec(func(spec *v1alpha1.KVPoolSpec) { spec.Index.RACE.LeastTables = min(64, 2*spec.Index.RACE.LeastTables) })
 		}
 	case peopleApprove:

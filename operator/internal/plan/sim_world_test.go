@@ -99,7 +99,7 @@ type process struct {
 }
 
 type world struct {
-	race   bool
+	index  string // the protocol
 	policy v1alpha1.DataPolicy
 	now    time.Time
 
@@ -156,7 +156,7 @@ var simStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(random *rand.Rand) *world {
 	w := &world{
-		now: simStart, race: random.IntN(2) == 0, policy: v1alpha1.DataPolicyStore,
+		now: simStart, index: []string{v1alpha1.ProtocolRCuckoo, v1alpha1.ProtocolRACE, v1alpha1.ProtocolOutback, v1alpha1.ProtocolRACE}[random.IntN(4)], policy: v1alpha1.DataPolicyStore,
 		processes: map[types.UID]*process{}, deaf: map[string]bool{}, keys: make([]*memory, simKeys),
 		made: map[int64][]*v1alpha1.ShardMapSpec{}, givenUp: map[string]bool{}, accepted: map[string]bool{}, memories: map[string]string{},
 		maps: map[int64]*v1alpha1.ShardMapSpec{}, moves: map[int64]*v1alpha1.ShardMapSpec{}, tables: map[string]int32{}, secrets: map[string]string{},
@@ -178,8 +178,11 @@ func newWorld(random *rand.Rand) *world {
 			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled},
 		},
 	}
-	if w.race {
+	switch w.index {
+	case v1alpha1.ProtocolRACE:
 		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: 16384, LeastTables: 1}}
+	case v1alpha1.ProtocolOutback:
+		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: &v1alpha1.OutbackSpec{TablePercent: 25}}
 	}
 	w.put(kindPool, pool)
 	for i := range simWorkers {
@@ -801,9 +804,12 @@ func (w *world) says(p *process) *farpoolv1alpha1.Facts {
 	}
 	node := &farpoolv1alpha1.MemoryNodeFacts{Endpoint: p.memory.node + ":7400", MemoryBytes: 256 << 20, MemoryFresh: p.fresh, Map: p.newestMap(),
 		MoveFinished: p.memory.finished, RecordedEpoch: p.memory.recorded, EvenTables: p.tables}
-	if w.race {
+	switch w.index {
+	case v1alpha1.ProtocolRACE:
 		node.Shape = &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1000}}
-	} else {
+	case v1alpha1.ProtocolOutback:
+		node.Shape = &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1000}}
+	default:
 		node.LockRegion = &farpoolv1alpha1.LockRegion{Placement: farpoolv1alpha1.LockRegion_PLACEMENT_HOST_MEMORY, Bytes: 8, Locks: 64, RowsPerLock: 16}
 		node.Shape = &farpoolv1alpha1.MemoryNodeFacts_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, Rows: 1000}}
 	}
@@ -853,7 +859,7 @@ func (w *world) move(chosen func() bool) {
 	if spec == nil {
 		return
 	}
-	if w.race && spec.LeastTables > 0 {
+	if spec.LeastTables > 0 {
 		for i := range spec.Nodes {
 			if p := w.serves(spec, &spec.Nodes[i]); p != nil && int32(p.tables) < spec.LeastTables && chosen() {
 				p.tables *= 2

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
@@ -395,8 +396,10 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	d.degraded = append(d.degraded, foreign...)
 	degraded := d.isDegraded(nodes, pressure)
 	d.tellForeignPods(foreign, degraded)
+	valid := d.specValid()
+	d.tellSpec(valid)
 	status.Conditions = d.setConditions(status.Conditions, d.Pool.Generation,
-		d.available(nodes, shards), d.progressing(nodes, shards), degraded, d.specValid(), d.reachable(), pressure, d.certificatesReady(), d.poolUpToDate())
+		d.available(nodes, shards), d.progressing(nodes, shards), degraded, valid, d.reachable(), pressure, d.certificatesReady(), d.poolUpToDate())
 	d.Status.Pool = status
 }
 
@@ -639,7 +642,41 @@ func (d *decision) specValid() metav1.Condition {
 	if d.specInvalid != nil {
 		return condition(v1alpha1.ConditionSpecValid, metav1.ConditionFalse, d.specInvalid.reason, "%s", d.specInvalid.message)
 	}
+	if missing := d.withoutCPU(); len(missing) > 0 {
+		return condition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonCPURequestMissing,
+			"the spec can be served; memory nodes of %s execute all operations, at 1 to 2 microseconds of a processor each, and memory pools do not say how many processors they need (%s): set their resources.requests.cpu in spec.memory.pools, to 1 for each 500,000 operations a second of a memory node",
+			d.protocol().Name(), some(missing))
+	}
 	return condition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the spec can be served")
+}
+
+// withoutCPU lists the memory pools that request no processors although their memory nodes execute operations. A limit without a request is a request.
+func (d *decision) withoutCPU() []string {
+	var missing []string
+	if !d.protocol().Executes() {
+		return nil
+	}
+	for i := range d.pool.Spec.Memory.Pools {
+		memoryPool := &d.pool.Spec.Memory.Pools[i]
+		wanted := ptr.Deref(memoryPool.Resources, v1alpha1.Resources{})
+		request, requested := wanted.Requests[corev1.ResourceCPU]
+		limit := wanted.Limits[corev1.ResourceCPU]
+		switch {
+		case requested && request.IsZero():
+			missing = append(missing, memoryPool.Name+" requests none")
+		case !requested && limit.IsZero():
+			missing = append(missing, fmt.Sprintf("%s gets %s for each", memoryPool.Name, d.protocol().CPURequest(memoryPool.Workers)))
+		}
+	}
+	return missing
+}
+
+// tellSpec announces what is to be said of a spec that can be served, when the condition comes to say it.
+func (d *decision) tellSpec(valid metav1.Condition) {
+	before := meta.FindStatusCondition(d.Pool.Status.Conditions, valid.Type)
+	if valid.Reason == v1alpha1.ReasonCPURequestMissing && (before == nil || before.Reason != valid.Reason) {
+		d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: corev1.EventTypeWarning, Reason: valid.Reason, Action: "Accept", Note: valid.Message})
+	}
 }
 
 func (d *decision) reachable() metav1.Condition {

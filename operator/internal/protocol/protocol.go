@@ -23,6 +23,10 @@ type Protocol interface {
 	Flags(index *v1alpha1.IndexSpec) []Flag
 	// LeastTables returns how many tables each memory node should have in use, at least; 1 if tables are not split ahead of their keys.
 	LeastTables(index *v1alpha1.IndexSpec) int32
+	// Executes says whether memory nodes execute the operations of clients, and need processors for that.
+	Executes() bool
+	// CPURequest returns what the pod of a memory node with so many workers requests where its memory pool asks for no processors, as a Kubernetes quantity.
+	CPURequest(workers int32) string
 	// SmallerLocks says, as a clause, how the spec is changed so that locks take less of a NIC's memory; empty if the protocol has no locks.
 	SmallerLocks() string
 
@@ -32,6 +36,8 @@ type Protocol interface {
 	Mismatch(index *v1alpha1.IndexSpec, facts *farpoolv1alpha1.MemoryNodeFacts) string
 	// Places returns how many keys the table of a memory node takes before an insert finds no place.
 	Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64
+	// Overflows says whether a table with no place left takes further keys, each of which needs a second request; false: it refuses them.
+	Overflows() bool
 
 	// Enter writes the shape of a memory node's table, as it says it itself, into its entry of a map. Its lock region is there already.
 	Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry)
@@ -44,6 +50,9 @@ type Protocol interface {
 	Apply(node *v1alpha1.ShardMapNode, applied *apiac.ShardMapNodeApplyConfiguration)
 }
 
+// littleCPU is enough for a memory node that lends memory, holds sessions, and executes no operations.
+const littleCPU = "100m"
+
 // A Flag of a memory node's process. Its value is a string or an int64.
 type Flag struct {
 	Name  string
@@ -54,10 +63,11 @@ type Flag struct {
 type Shape interface {
 	GetRcuckoo() *farpoolv1alpha1.RCuckooGeometry
 	GetRace() *farpoolv1alpha1.RaceGeometry
+	GetOutback() *farpoolv1alpha1.OutbackGeometry
 }
 
 // all protocols, the default first.
-var all = []Protocol{rcuckoo{}, race{}}
+var all = []Protocol{rcuckoo{}, race{}, outback{}}
 
 // Of returns the protocol of a pool. If the operator does not have it, Of returns a protocol that fits no table, and an error that names the protocols there are.
 func Of(index *v1alpha1.IndexSpec) (Protocol, error) {
@@ -97,10 +107,13 @@ type none struct{ name string }
 func (n none) Name() string                                                             { return n.name }
 func (none) Flags(*v1alpha1.IndexSpec) []Flag                                           { return nil }
 func (none) LeastTables(*v1alpha1.IndexSpec) int32                                      { return 1 }
+func (none) Executes() bool                                                             { return false }
+func (none) CPURequest(int32) string                                                    { return littleCPU }
 func (none) SmallerLocks() string                                                       { return "" }
 func (none) Has(Shape) bool                                                             { return false }
 func (none) Mismatch(*v1alpha1.IndexSpec, *farpoolv1alpha1.MemoryNodeFacts) string      { return "" }
 func (none) Places(*farpoolv1alpha1.MemoryNodeFacts) float64                            { return 0 }
+func (none) Overflows() bool                                                            { return false }
 func (none) Enter(*farpoolv1alpha1.MemoryNodeFacts, *farpoolv1alpha1.MemoryNodeEntry)   {}
 func (none) FromMessage(*farpoolv1alpha1.MemoryNodeEntry, *v1alpha1.ShardMapNode) error { return nil }
 func (none) ToMessage(*v1alpha1.ShardMapNode, *farpoolv1alpha1.MemoryNodeEntry)         {}

@@ -31,6 +31,10 @@ var examples = map[string]struct {
 		&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: 4, LeastTables: 2}},
 		&farpoolv1alpha1.MemoryNodeFacts{Shape: &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 100}}},
 	},
+	v1alpha1.ProtocolOutback: {
+		&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: &v1alpha1.OutbackSpec{TablePercent: 10}},
+		&farpoolv1alpha1.MemoryNodeFacts{Shape: &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1000}}},
+	},
 }
 
 func TestEveryProtocolHasItsOwnTables(t *testing.T) {
@@ -70,7 +74,7 @@ func TestEveryProtocolHasItsOwnTables(t *testing.T) {
 		if !proto.Equal(entry, again) {
 			t.Errorf("%s: {%v} comes back as {%v}", p.Name(), entry, again)
 		}
-		if shapes := btoi(applied.RCuckoo != nil) + btoi(applied.RACE != nil); shapes != 1 {
+		if shapes := btoi(applied.RCuckoo != nil) + btoi(applied.RACE != nil) + btoi(applied.Outback != nil); shapes != 1 {
 			t.Errorf("%s: %d shapes are applied", p.Name(), shapes)
 		}
 	}
@@ -89,6 +93,7 @@ func btoi(b bool) int {
 func TestShapesThatNoTableHas(t *testing.T) {
 	rows := examples[v1alpha1.ProtocolRCuckoo].facts
 	groups := examples[v1alpha1.ProtocolRACE].facts
+	buckets := examples[v1alpha1.ProtocolOutback].facts
 	for name, entry := range map[string]*farpoolv1alpha1.MemoryNodeEntry{
 		"none":                            {},
 		"RCuckoo without locks":           {Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: rows.GetRcuckoo()}},
@@ -100,6 +105,9 @@ func TestShapesThatNoTableHas(t *testing.T) {
 		"RACE with locks":                 {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: groups.GetRace()}, LockRegion: rows.LockRegion},
 		"RACE of a single group":          {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1}}},
 		"RACE of more groups than can be": {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1 << 32}}},
+		"Outback with locks":              {Shape: &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: buckets.GetOutback()}, LockRegion: rows.LockRegion},
+		"Outback without buckets":         {Shape: &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{}}},
+		"Outback of too many buckets":     {Shape: &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1<<31 + 1}}},
 	} {
 		p, err := OfShape(entry)
 		if err == nil {
@@ -111,7 +119,7 @@ func TestShapesThatNoTableHas(t *testing.T) {
 	}
 }
 
-// The largest shapes that a map can hold come back from it as they are, and so does the smallest table of RACE.
+// The largest shapes that a map can hold come back from it as they are, and so do the smallest tables of RACE and Outback.
 func TestShapesAtTheirLimits(t *testing.T) {
 	locks := examples[v1alpha1.ProtocolRCuckoo].facts.LockRegion
 	for name, entry := range map[string]*farpoolv1alpha1.MemoryNodeEntry{
@@ -119,8 +127,10 @@ func TestShapesAtTheirLimits(t *testing.T) {
 		"RCuckoo at its largest": {
 			Shape: &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: &farpoolv1alpha1.RCuckooGeometry{Rows: math.MaxInt64, EntryBytes: math.MaxInt32, EntriesPerRow: math.MaxInt32, RowsPerLock: math.MaxInt32}}, LockRegion: locks,
 		},
-		"RACE with two groups": {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 2}}},
-		"RACE at its largest":  {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: math.MaxUint32}}},
+		"RACE with two groups":   {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 2}}},
+		"RACE at its largest":    {Shape: &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: math.MaxUint32}}},
+		"Outback of one bucket":  {Shape: &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1}}},
+		"Outback at its largest": {Shape: &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1 << 31}}},
 	} {
 		p, err := OfShape(entry)
 		if err != nil {
@@ -155,6 +165,47 @@ func TestFlagsOfRACENameTablesOnlyWhereTheyAreSplit(t *testing.T) {
 	}
 }
 
+// A pool that says nothing of its geometry has the default of the memory node.
+func TestFlagsOfOutback(t *testing.T) {
+	for percent, shape := range map[int64]*v1alpha1.OutbackSpec{25: nil, 10: {TablePercent: 10}} {
+		want := []Flag{{"protocol", "outback"}, {"table-percent", percent}}
+		if got := (outback{}).Flags(&v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: shape}); !slices.Equal(got, want) {
+			t.Errorf("%v: %v", shape, got)
+		}
+	}
+}
+
+// An Outback table refuses no key for lack of a slot, and 95 of 100 slots get one.
+func TestWhatATableTakes(t *testing.T) {
+	for name, places := range map[string]float64{v1alpha1.ProtocolRCuckoo: 7600, v1alpha1.ProtocolRACE: 1848, v1alpha1.ProtocolOutback: 3800} {
+		p, err := Of(examples[name].index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Places(examples[name].facts); math.Abs(got-places) > 0.5 || p.Overflows() != (name == v1alpha1.ProtocolOutback) {
+			t.Errorf("%s: %f places, overflows: %v", name, got, p.Overflows())
+		}
+	}
+}
+
+// Memory nodes that execute operations get processors for that; the requests of others are those of released templates.
+func TestProcessorsOfMemoryNodes(t *testing.T) {
+	for _, p := range All() {
+		executes := p.Name() == v1alpha1.ProtocolOutback
+		if p.Executes() != executes {
+			t.Errorf("%s executes operations: %v", p.Name(), p.Executes())
+		}
+		for workers, request := range map[int32]string{0: "500m", 1: "500m", 2: "1000m", 64: "32000m"} {
+			if !executes {
+				request = "100m"
+			}
+			if got := p.CPURequest(workers); got != request {
+				t.Errorf("%s with %d workers: %s, want %s", p.Name(), workers, got, request)
+			}
+		}
+	}
+}
+
 func TestWhatAMismatchIs(t *testing.T) {
 	example := examples[v1alpha1.ProtocolRCuckoo]
 	for field, edit := range map[string]func(*v1alpha1.RCuckooSpec){
@@ -178,7 +229,7 @@ func (toy) Flags(*v1alpha1.IndexSpec) []Flag {
 	return []Flag{{"protocol", "toy"}}
 }
 
-func TestAThirdProtocolIsOneEntryOfTheTable(t *testing.T) {
+func TestAnotherProtocolIsOneEntryOfTheTable(t *testing.T) {
 	before := all
 	t.Cleanup(func() { all = before })
 	all = append(All(), toy{})
@@ -188,10 +239,10 @@ func TestAThirdProtocolIsOneEntryOfTheTable(t *testing.T) {
 	}
 	all = before
 	p, err = Of(&v1alpha1.IndexSpec{Protocol: "Toy"})
-	if err == nil || !strings.Contains(err.Error(), "RCuckoo or RACE") {
+	if err == nil || !strings.Contains(err.Error(), "RCuckoo or RACE or Outback") {
 		t.Errorf("%v", err)
 	}
-	if p.Has(examples[v1alpha1.ProtocolRACE].facts) || len(p.Flags(nil)) > 0 || p.LeastTables(nil) != 1 {
+	if p.Has(examples[v1alpha1.ProtocolRACE].facts) || len(p.Flags(nil)) > 0 || p.LeastTables(nil) != 1 || p.Overflows() || p.Executes() || p.CPURequest(4) != "100m" {
 		t.Errorf("%v is taken for one that there is", p)
 	}
 }

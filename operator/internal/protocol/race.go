@@ -36,6 +36,10 @@ func (race) Flags(index *v1alpha1.IndexSpec) []Flag {
 
 func (race) LeastTables(index *v1alpha1.IndexSpec) int32 { return max(1, index.Race().LeastTables) }
 
+func (race) Executes() bool { return false }
+
+func (race) CPURequest(int32) string { return littleCPU }
+
 func (race) SmallerLocks() string { return "" }
 
 func (race) Has(shape Shape) bool { return shape.GetRace() != nil }
@@ -46,6 +50,8 @@ func (race) Mismatch(*v1alpha1.IndexSpec, *farpoolv1alpha1.MemoryNodeFacts) stri
 func (race) Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	return raceFill * float64(facts.GetRace().GetGroups()) * raceGroupSlots
 }
+
+func (race) Overflows() bool { return false }
 
 func (race) Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) {
 	entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Race{Race: facts.GetRace()}

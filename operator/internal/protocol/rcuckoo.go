@@ -31,6 +31,10 @@ func (rcuckoo) Flags(index *v1alpha1.IndexSpec) []Flag {
 
 func (rcuckoo) LeastTables(*v1alpha1.IndexSpec) int32 { return 1 }
 
+func (rcuckoo) Executes() bool { return false }
+
+func (rcuckoo) CPURequest(int32) string { return littleCPU }
+
 func (rcuckoo) SmallerLocks() string { return "raise spec.index.rcuckoo.rowsPerLock" }
 
 func (rcuckoo) Has(shape Shape) bool { return shape.GetRcuckoo() != nil }
@@ -47,6 +51,8 @@ func (rcuckoo) Mismatch(index *v1alpha1.IndexSpec, facts *farpoolv1alpha1.Memory
 func (rcuckoo) Places(facts *farpoolv1alpha1.MemoryNodeFacts) float64 {
 	return rcuckooFill * float64(facts.GetRcuckoo().GetRows()) * float64(facts.GetRcuckoo().GetEntriesPerRow())
 }
+
+func (rcuckoo) Overflows() bool { return false }
 
 func (rcuckoo) Enter(facts *farpoolv1alpha1.MemoryNodeFacts, entry *farpoolv1alpha1.MemoryNodeEntry) {
 	entry.Shape = &farpoolv1alpha1.MemoryNodeEntry_Rcuckoo{Rcuckoo: facts.GetRcuckoo()}

@@ -287,6 +287,48 @@ func TestRACE(t *testing.T) {
 	}
 }
 
+// What a memory node of Outback starts with, and which processors it requests where its memory pool says nothing.
+func TestOutback(t *testing.T) {
+	for version := int32(1); version <= Newest; version++ {
+		template, err := TemplateOf(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := pools(t)["kvpool-minimal"]
+		pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback}
+		for _, c := range []struct {
+			workers   int32
+			hugePages v1alpha1.HugePages
+			wanted    *v1alpha1.Resources
+			config    string
+			cpu       string
+		}{
+			{0, "", nil, "protocol = \"outback\"\ntable-percent = 25\nfailure", "500m"},
+			{1, "", nil, "table-percent = 25\nfailure", "500m"},
+			{4, "", nil, "table-percent = 25\nthreads = 4\nfailure", "2"},
+			{4, "", &v1alpha1.Resources{Requests: list("cpu", "3")}, "threads = 4\n", "3"},
+			{4, "", &v1alpha1.Resources{Limits: list("cpu", "5")}, "threads = 4\n", "5"},
+			{2, v1alpha1.HugePages2Mi, nil, "threads = 2\n", "1"},
+		} {
+			if c.hugePages != "" && version < 3 {
+				continue // no template of that time knows them
+			}
+			memoryPool := pool.Spec.Memory.Pools[0]
+			memoryPool.Workers, memoryPool.HugePages, memoryPool.Resources = c.workers, c.hugePages, c.wanted
+			if config := template.MemoryConfig(pool, memoryPool); !strings.Contains(config, c.config) || strings.Contains(config, "entry-bytes") {
+				t.Errorf("template %d, %d workers: %s", version, c.workers, config)
+			}
+			pod, err := template.MemoryPod(pool, memoryPool, "cache-memory-0", "uid")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := (*pod.Spec.Containers[0].Resources.Requests)[corev1.ResourceCPU]; got.Cmp(resource.MustParse(c.cpu)) != 0 {
+				t.Errorf("template %d, %d workers: requests %s, want %s", version, c.workers, got.String(), c.cpu)
+			}
+		}
+	}
+}
+
 // Where a pool wants its locks; most say nothing, as other goldens show.
 func TestLockPlacement(t *testing.T) {
 	template, err := TemplateOf(Newest)

@@ -86,6 +86,9 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 	file.number("memory", memoryPool.Memory.Value())
 	file.text("memory-path", stateDirectory)
 	file.index(&pool.Spec.Index)
+	if memoryPool.Workers > 1 {
+		file.number("threads", int64(memoryPool.Workers))
+	}
 	timeout := failureTimeout(pool.Spec)
 	file.text("failure-timeout", milliseconds(timeout))
 	// A client's lease must outlast what makes it a suspect.
@@ -146,7 +149,7 @@ func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 	// Superblock and file system need a little more than what is lent. A memory-backed volume counts against the container's
 	// memory.
 	volume := roundUp(lent+max(16*mebibyte, lent/64), mebibyte)
-	resources := memoryResources(memoryPool.Resources, volume)
+	resources := memoryResources(pool, memoryPool, volume)
 
 	container := t.container("memory-node", pool, "farpool-memory-node", resources).
 		WithArgs("--config="+configDirectory+"/farpool.toml", "--name="+node, fmt.Sprintf("--advertise=$(POD_IP):%d", PortSession)).
@@ -374,8 +377,9 @@ func containerResources(wanted *v1alpha1.Resources, cpu, memoryRequest, memoryLi
 }
 
 // memoryResources of a memory node, with what it lends in ordinary pages on top.
-func memoryResources(wanted *v1alpha1.Resources, lent int64) *corev1ac.ResourceRequirementsApplyConfiguration {
-	return containerResources(wanted, "100m", "128Mi", "384Mi", lent)
+func memoryResources(pool Pool, memoryPool v1alpha1.MemoryPool, lent int64) *corev1ac.ResourceRequirementsApplyConfiguration {
+	p, _ := protocol.Of(&pool.Spec.Index)
+	return containerResources(memoryPool.Resources, p.CPURequest(memoryPool.Workers), "128Mi", "384Mi", lent)
 }
 
 func roundUp(value, unit int64) int64 { return (value + unit - 1) / unit * unit }

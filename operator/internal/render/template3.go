@@ -87,7 +87,7 @@ func (t template3) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 	}
 	container := &pod.Spec.Containers[0]
 	if memoryPool.HugePages != "" {
-		t.hugePages(pod.Spec, memoryPool)
+		t.hugePages(pool, pod.Spec, memoryPool)
 	}
 	if memoryPool.NUMAAlignment == v1alpha1.NUMAAlignmentSingle {
 		guaranteed(container)
@@ -116,9 +116,9 @@ func (t template3) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 }
 
 // hugePages hold what is lent and nothing else, and do not count as the container's memory.
-func (template3) hugePages(spec *corev1ac.PodSpecApplyConfiguration, memoryPool v1alpha1.MemoryPool) {
+func (template3) hugePages(pool Pool, spec *corev1ac.PodSpecApplyConfiguration, memoryPool v1alpha1.MemoryPool) {
 	container := &spec.Containers[0]
-	container.WithResources(memoryResources(memoryPool.Resources, 0))
+	container.WithResources(memoryResources(pool, memoryPool, 0))
 	ask(container, corev1.ResourceName(corev1.ResourceHugePagesPrefix+string(memoryPool.HugePages)),
 		*resource.NewQuantity(memoryPool.Memory.Value(), resource.BinarySI))
 	for i := range spec.Volumes {

@@ -32,7 +32,9 @@ func TestNothingIsLostBetweenForms(t *testing.T) {
 	message := golden(t)
 	race := proto.CloneOf(message.Nodes[0])
 	race.Name, race.LockRegion, race.Shape = "race", nil, &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 1<<32 - 1}}
-	message.Nodes = append(message.Nodes, race)
+	outback := proto.CloneOf(race)
+	outback.Name, outback.Shape = "served", &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1 << 31}}
+	message.Nodes = append(message.Nodes, race, outback)
 	message.Move = v1alpha1.MostMoves
 	for part := range message.Directory[1:] {
 		message.Departures = append(message.Departures, &farpoolv1alpha1.Departure{Part: uint32(part) + 1, From: message.Tables[part%len(message.Tables)].Id})
@@ -146,6 +148,11 @@ func TestBounds(t *testing.T) {
 			m.Nodes[0].LockRegion, m.Nodes[0].Shape = nil, &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: groups}}
 		}
 	}
+	outback := func(buckets uint64) func(*farpoolv1alpha1.ShardMap) {
+		return func(m *farpoolv1alpha1.ShardMap) {
+			m.Nodes[0].LockRegion, m.Nodes[0].Shape = nil, &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: buckets}}
+		}
+	}
 	deep := func(depth uint32) func(*farpoolv1alpha1.ShardMap) {
 		return func(m *farpoolv1alpha1.ShardMap) {
 			m.DirectoryDepth, m.Directory, m.Departures = depth, make([]uint32, 1<<depth), nil
@@ -172,6 +179,8 @@ func TestBounds(t *testing.T) {
 			m.Move, m.Departures = 1, depart(uint32(len(m.Directory)), m.Tables[0].Id)
 		}},
 		"least groups":     {race(2), race(1)},
+		"least buckets":    {outback(1), outback(0)},
+		"buckets":          {outback(1 << 31), outback(1<<31 + 1)},
 		"groups":           {race(math.MaxUint32), race(math.MaxUint32 + 1)},
 		"memory":           {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].MemoryBytes = 0 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].MemoryBytes = math.MaxInt64 + 1 }},
 		"bytes of locks":   {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Bytes = math.MaxInt64 }, func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].LockRegion.Bytes = math.MaxInt64 + 1 }},
@@ -186,6 +195,9 @@ func TestBounds(t *testing.T) {
 			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Name = strings.Repeat("n", longestName+1) }},
 		"endpoint": {func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Endpoint = strings.Repeat("n", LongestEndpoint) },
 			func(m *farpoolv1alpha1.ShardMap) { m.Nodes[0].Endpoint = strings.Repeat("n", LongestEndpoint+1) }},
+		"locks of Outback": {outback(64), func(m *farpoolv1alpha1.ShardMap) {
+			m.Nodes[0].Shape = &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 64}}
+		}},
 		"locks of RACE": {race(64), func(m *farpoolv1alpha1.ShardMap) {
 			m.Nodes[0].Shape = &farpoolv1alpha1.MemoryNodeEntry_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 64}}
 		}},

@@ -218,6 +218,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.IndexSpec
   map:
     fields:
+    - name: outback
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.OutbackSpec
     - name: protocol
       type:
         scalar: string
@@ -524,6 +527,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: dev.farpool.farpool.api.v1alpha1.Toleration
           elementRelationship: atomic
+    - name: workers
+      type:
+        scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.MemorySpec
   map:
     fields:
@@ -554,6 +560,19 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.Transport
 - name: dev.farpool.farpool.api.v1alpha1.NodeState
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.OutbackGeometry
+  map:
+    fields:
+    - name: buckets
+      type:
+        scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.OutbackSpec
+  map:
+    fields:
+    - name: tablePercent
+      type:
+        scalar: numeric
+      default: 25
 - name: dev.farpool.farpool.api.v1alpha1.PasswordMode
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.PoolReference
@@ -997,6 +1016,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+    - name: outback
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.OutbackGeometry
     - name: race
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.RACEGeometry

@@ -63,6 +63,10 @@ func withRACE(spec *v1alpha1.KVPoolSpec) {
 	spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRACE, RACE: &v1alpha1.RACESpec{TablePercent: 25, Tables: 4, LeastTables: 1}}
 }
 
+func withOutback(spec *v1alpha1.KVPoolSpec) {
+	spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: &v1alpha1.OutbackSpec{TablePercent: 25}}
+}
+
 // edits of every field of a KVPool's spec. A field that is missing here fails the test: find out what an edit of it does to a memory node that holds data.
 func edits() map[string]anEdit {
 	plugin := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "net"}})
@@ -95,7 +99,9 @@ func edits() map[string]anEdit {
 		"index.race.tablePercent":       {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.TablePercent = 40 }},
 		"index.race.tables":             {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
 		"index.race.leastTables":        {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
+		"index.outback.tablePercent":    {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
 		"memory.pools[].name":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
+		"memory.pools[].workers":        {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
 		"memory.pools[].replicas":       {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
 		"memory.pools[].memory":         {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
 		"memory.pools[].hugePages":      {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
@@ -215,6 +221,7 @@ func wholes() map[string][]anEdit {
 		"memory.pools[].nodeSelector":    both(kept, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "a"} }), memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = nil })),
 		"memory.pools[].tolerations[]":   both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = tolerations }), memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = nil })),
 		"index.race":                     {{refused, withRACE, func(s *spec) { s.Index.RACE = nil }}, {refused, nil, withRACE}},
+		"index.outback":                  {{refused, withOutback, func(s *spec) { s.Index.Outback = nil }}, {refused, nil, withOutback}},
 		"network.attachment":             {{refused, overRoCE(dra), func(s *spec) { s.Network.Attachment = nil }}, {refused, nil, func(s *spec) { s.Network.Attachment = &dra }}},
 		"network.attachment.dra":         attachment(dra, host, func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec) { to.DRA = from.DRA }),
 		"network.attachment.hostNetwork": attachment(host, dra, func(to *v1alpha1.AttachmentSpec, from v1alpha1.AttachmentSpec) { to.HostNetwork = from.HostNetwork }),
@@ -345,6 +352,8 @@ func tryEdit(path string, edit anEdit) {
 			// The API server refuses it where memory nodes read a file: see TestValidation.
 		case "index.race.leastTables":
 			// Nothing that is formatted depends on it: see Restart.WhatIsTakenUpKeepsItsTables of the data plane.
+		case "memory.pools[].workers":
+			// A process that restarts over its memory may have more threads: nothing that is formatted depends on them.
 		default:
 			Expect(is.memoryFile).To(Equal(was.memoryFile), "%s: template %d", path, version)
 		}

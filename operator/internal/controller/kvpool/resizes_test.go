@@ -15,6 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -246,6 +247,35 @@ var _ = Describe("a pool whose memory nodes change", func() {
 		before := len(running.writes.in(w.pool.Namespace))
 		w.reconcile(20)
 		Expect(running.writes.in(w.pool.Namespace)[before:]).To(BeEmpty())
+	})
+
+	It("grows and is drained where memory nodes execute operations, and says what processors it asks for", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}}
+			pool.Spec.Memory.Pools[0].Replicas = 2
+		})
+		w.up()
+		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonCPURequestMissing, ContainSubstring("memory gets 500m for each"))
+		w.awaitEvent("KVPool", v1alpha1.ReasonCPURequestMissing)
+		Expect(w.awaitPod("cache-memory-0").Spec.Containers[0].Resources.Requests.Cpu().String()).To(Equal("500m"))
+		for _, entry := range w.newest().Spec.Nodes {
+			Expect(entry.Outback).To(Equal(&v1alpha1.OutbackGeometry{Buckets: 50000}))
+			Expect(entry.LockRegion).To(BeNil())
+		}
+		w.resize(3)
+		for _, giver := range givers(w.moving(1)) {
+			w.moved(giver, 1)
+		}
+		w.awaitStage(3, v1alpha1.StageComplete)
+		w.resize(2)
+		Expect(givers(w.moving(2))).To(ConsistOf("cache-memory-2"))
+		w.moved("cache-memory-2", 2)
+		w.awaitGone("cache-memory-2")
+		w.awaitStage(2, v1alpha1.StageComplete)
+		Expect(w.change(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
+		})).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionSpecValid, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
 	})
 
 	It("grows and is drained by operators that die after their first write, their second, and so on", Serial, func() {

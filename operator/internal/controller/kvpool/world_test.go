@@ -133,8 +133,11 @@ func (w *world) signed(shardMap *farpoolv1alpha1.ShardMap) *farpoolv1alpha1.Shar
 func (w *world) run(name string) *fakeAgent {
 	GinkgoHelper()
 	facts := memoryNodeFacts(string(w.pool.UID), name, 1_000_000_000_000_000_000+incarnations.Add(1))
-	if w.pool.Spec.Index.Protocol == v1alpha1.ProtocolRACE {
+	switch w.pool.Spec.Index.Protocol {
+	case v1alpha1.ProtocolRACE:
 		facts.MemoryNode.LockRegion, facts.MemoryNode.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Race{Race: &farpoolv1alpha1.RaceGeometry{Groups: 5000}}
+	case v1alpha1.ProtocolOutback:
+		facts.MemoryNode.LockRegion, facts.MemoryNode.Shape = nil, &farpoolv1alpha1.MemoryNodeFacts_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 50000}}
 	}
 	return w.runAs(name, facts, name+"-node-tls")
 }

@@ -9,12 +9,14 @@ package v1alpha1
 //
 // IndexSpec is a union by protocol.
 type IndexSpecApplyConfiguration struct {
-	// Protocol that clients run on remote memory.
+	// Protocol by which keys are found. Clients run RCuckoo and RACE on remote memory; with Outback, memory nodes execute what clients ask of them.
 	Protocol *string `json:"protocol,omitempty"`
 	// RCuckoo's geometry.
 	RCuckoo *RCuckooSpecApplyConfiguration `json:"rcuckoo,omitempty"`
 	// RACE's geometry; if a RACE pool leaves it out, the default.
 	RACE *RACESpecApplyConfiguration `json:"race,omitempty"`
+	// Outback's geometry; if an Outback pool leaves it out, the default.
+	Outback *OutbackSpecApplyConfiguration `json:"outback,omitempty"`
 }
 
 // IndexSpecApplyConfiguration constructs a declarative configuration of the IndexSpec type for use with
@@ -44,5 +46,13 @@ func (b *IndexSpecApplyConfiguration) WithRCuckoo(value *RCuckooSpecApplyConfigu
 // If called multiple times, the RACE field is set to the value of the last call.
 func (b *IndexSpecApplyConfiguration) WithRACE(value *RACESpecApplyConfiguration) *IndexSpecApplyConfiguration {
 	b.RACE = value
+	return b
+}
+
+// WithOutback sets the Outback field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Outback field is set to the value of the last call.
+func (b *IndexSpecApplyConfiguration) WithOutback(value *OutbackSpecApplyConfiguration) *IndexSpecApplyConfiguration {
+	b.Outback = value
 	return b
 }

@@ -22,6 +22,9 @@ type MemoryPoolApplyConfiguration struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Capacity lets the operator add memory nodes as they fill. The operator never removes any for it.
 	Capacity *CapacityPolicyApplyConfiguration `json:"capacity,omitempty"`
+	// Workers is the number of threads of each memory node that execute what clients ask for: operations of an Outback index, and verbs over TCP and
+	// shared memory; 1 if left out. Memory nodes that run keep their number, and pods that are made later have the new one.
+	Workers *int32 `json:"workers,omitempty"`
 	// Memory that each node lends; its pod gets Resources on top.
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
@@ -34,7 +37,9 @@ type MemoryPoolApplyConfiguration struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Tolerations of the pods.
 	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`
-	// Resources of the process itself; the memory it lends is added to request and limit.
+	// Resources of the process itself; the memory it lends is added to request and limit. If neither has cpu, its pod requests 100m, or 500m for
+	// each worker in an Outback pool. Memory nodes of Outback execute all operations, at 1 to 2 microseconds of a processor each: request what the
+	// pool's rate needs.
 	Resources *ResourcesApplyConfiguration `json:"resources,omitempty"`
 }
 
@@ -65,6 +70,14 @@ func (b *MemoryPoolApplyConfiguration) WithReplicas(value int32) *MemoryPoolAppl
 // If called multiple times, the Capacity field is set to the value of the last call.
 func (b *MemoryPoolApplyConfiguration) WithCapacity(value *CapacityPolicyApplyConfiguration) *MemoryPoolApplyConfiguration {
 	b.Capacity = value
+	return b
+}
+
+// WithWorkers sets the Workers field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Workers field is set to the value of the last call.
+func (b *MemoryPoolApplyConfiguration) WithWorkers(value int32) *MemoryPoolApplyConfiguration {
+	b.Workers = &value
 	return b
 }
 

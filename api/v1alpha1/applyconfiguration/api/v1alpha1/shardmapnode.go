@@ -27,10 +27,12 @@ type ShardMapNodeApplyConfiguration struct {
 	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
 	// LockRegion that it granted, for an RCuckoo table.
 	LockRegion *LockRegionApplyConfiguration `json:"lockRegion,omitempty"`
-	// RCuckoo geometry of its table: this or race.
+	// RCuckoo geometry of its table: this, race or outback.
 	RCuckoo *RCuckooGeometryApplyConfiguration `json:"rcuckoo,omitempty"`
 	// RACE geometry of its table.
 	RACE *RACEGeometryApplyConfiguration `json:"race,omitempty"`
+	// Outback geometry of its table.
+	Outback *OutbackGeometryApplyConfiguration `json:"outback,omitempty"`
 }
 
 // ShardMapNodeApplyConfiguration constructs a declarative configuration of the ShardMapNode type for use with
@@ -108,5 +110,13 @@ func (b *ShardMapNodeApplyConfiguration) WithRCuckoo(value *RCuckooGeometryApply
 // If called multiple times, the RACE field is set to the value of the last call.
 func (b *ShardMapNodeApplyConfiguration) WithRACE(value *RACEGeometryApplyConfiguration) *ShardMapNodeApplyConfiguration {
 	b.RACE = value
+	return b
+}
+
+// WithOutback sets the Outback field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Outback field is set to the value of the last call.
+func (b *ShardMapNodeApplyConfiguration) WithOutback(value *OutbackGeometryApplyConfiguration) *ShardMapNodeApplyConfiguration {
+	b.Outback = value
 	return b
 }
