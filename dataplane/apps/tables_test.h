@@ -446,7 +446,8 @@ inline void PrintTo(const Setting& setting, std::ostream* to) { *to << name_of(s
 inline std::vector<Setting> all_over_wires(const std::vector<Wire>& wires) {
   std::vector<Setting> settings;
   for (const Wire wire : wires) {
-    for (const Protocol protocol : {Protocol::rcuckoo, Protocol::race, Protocol::outback}) settings.push_back({wire, protocol});
+    for (const Protocol protocol : {Protocol::rcuckoo, Protocol::race, Protocol::outback})
+      settings.push_back({wire, protocol});
   }
   return settings;
 }

@@ -81,7 +81,8 @@ void Pool::adopt(map::Map map) {
                  std::to_string(map.message().nodes_size()) + " memory nodes and " +
                  std::to_string(map.message().tables_size()) + " tables");
   const v1alpha1::ShardMap& message = map.message();
-  std::erase_if(links_, [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept && !link->moving; });
+  std::erase_if(links_,
+                [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept && !link->moving; });
   for (const auto& link : links_) link->retired = true;
   link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
   for (const v1alpha1::TableEntry& table : message.tables()) {

@@ -117,8 +117,8 @@ TEST(KvCall, BadRequestsAreRefusedWithAReason) {
       {with(0, static_cast<std::uint8_t>(KvOp::scan)), KvStatus::malformed},    // with a key
       {with(1, std::uint8_t{0}), KvStatus::malformed},                          // a version without its flag
       {with(1, std::uint8_t{1 | 8}), KvStatus::malformed},
-      {with(1, std::uint8_t{1 | 4}), KvStatus::malformed},    // by the mover, who only inserts
-      {with(48, std::uint64_t{0}), KvStatus::malformed},      // a key that leaves by no move
+      {with(1, std::uint8_t{1 | 4}), KvStatus::malformed},     // by the mover, who only inserts
+      {with(48, std::uint64_t{0}), KvStatus::malformed},       // a key that leaves by no move
       {with(32, std::uint64_t{0}), KvStatus::malformed},       // a flag without its version
       {with(24, std::uint64_t{0}), KvStatus::bad_request_id},  // a change that could take effect twice
       {with(56, std::uint32_t{9}), KvStatus::malformed},       // the key reaches into the value

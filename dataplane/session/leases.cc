@@ -132,8 +132,7 @@ Task<Status> Leases::renew(std::vector<Lease>& held, Nanos deadline, Cost& cost)
   for (Lease& lease : held) {
     if (session_.port().now() - lease.at < session_.grant().failure_timeout / 8) continue;
     const std::uint64_t mine = LeaseWord::held_by(lease.word, session_.grant().session_id);
-    const Result<std::uint64_t> before =
-        co_await swap_lease(session_, lease.index, lease.word, mine, deadline, cost);
+    const Result<std::uint64_t> before = co_await swap_lease(session_, lease.index, lease.word, mine, deadline, cost);
     if (!before.ok()) co_return before.status();
     if (*before != lease.word) {
       session_.end({Code::stale, "lease " + std::to_string(lease.index) + " was taken away"});
@@ -150,7 +149,8 @@ Task<void> Leases::give_back(const std::vector<Lease>& held, Nanos deadline, Cos
       put_down(lease.index);
       continue;
     }
-    const Result<std::uint64_t> before = co_await swap_lease(session_, lease.index, lease.word, LeaseWord::released(lease.word), deadline, cost);
+    const Result<std::uint64_t> before =
+        co_await swap_lease(session_, lease.index, lease.word, LeaseWord::released(lease.word), deadline, cost);
     if (before.ok() && *before != lease.word) {
       session_.end({Code::stale, "lease " + std::to_string(lease.index) + " was taken away"});
     }

@@ -497,8 +497,8 @@ std::optional<layout::SwapLeaseReply> Registry::swap_lease(std::uint64_t session
   if (says != request.says) return layout::SwapLeaseReply{.before = says};
   const bool held = LeaseWord::held(says);
   const bool own = LeaseWord::Session::get(says) == LeaseWord::Session::get(session_id);
-  const bool can_be = request.word == LeaseWord::held_by(says, session_id) ||
-                      (held && request.word == LeaseWord::released(says));
+  const bool can_be =
+      request.word == LeaseWord::held_by(says, session_id) || (held && request.word == LeaseWord::released(says));
   if ((held && !own) || !can_be) return std::nullopt;
   fabric::write_words(at, base::bytes_of(request.word));
   return layout::SwapLeaseReply{.before = says};

@@ -66,8 +66,8 @@ struct Table::State {
     bool leaves = false;
   };
   Way way_of(std::string_view key) const {
-    return {move.number, !move.leaving.empty() &&
-                             move.leaves(base::keyed_hash(options.pool_secret, base::bytes_of(key)))};
+    return {move.number,
+            !move.leaving.empty() && move.leaves(base::keyed_hash(options.pool_secret, base::bytes_of(key)))};
   }
   // Returns the error for a key that the reply says is not here, if it may be at another memory node; else ok.
   static base::Status elsewhere(const Way& way, const Reply& reply);

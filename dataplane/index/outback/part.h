@@ -268,9 +268,9 @@ class Part {
   // each bucket that they may be in takes keys of its overflow list into slots, and the seed that the locator has.
   std::vector<std::uint32_t> cursors_;
   std::size_t source_ = 0;
-  std::uint64_t closed_ = 0;                         // the last move that has closed this part
-  std::array<std::uint64_t, kMostMarks> marks_{};    // of keys that are leaving, as in the memory
-  std::uint64_t leaving_ = 0;                        // how many there are
+  std::uint64_t closed_ = 0;                       // the last move that has closed this part
+  std::array<std::uint64_t, kMostMarks> marks_{};  // of keys that are leaving, as in the memory
+  std::uint64_t leaving_ = 0;                      // how many there are
   std::uint64_t versions_ = 0;
   std::uint64_t cursor_ = 0;  // in the page that is being emptied
   fabric::Hand hand_;

@@ -162,8 +162,11 @@ class ManySessions final : public Connections {
 
 Table::Options options_of(const Geometry& geometry, const session::Grant& grant) {
   const base::HashSecret& seed = grant.table_seed;
-  Table::Options options{
-      .secret = seed, .pool_secret = grant.pool_secret, .locator_region = layout::kTable, .blocks_region = layout::kHeap, .geometry = geometry};
+  Table::Options options{.secret = seed,
+                         .pool_secret = grant.pool_secret,
+                         .locator_region = layout::kTable,
+                         .blocks_region = layout::kHeap,
+                         .geometry = geometry};
   // No second place of the locator: tables of pools do not grow yet.
   if (const auto made = cut(figures_of(geometry, seed)); made.ok()) options.blocks_at = made->locator;
   return options;
@@ -267,8 +270,7 @@ class Outback final : public index::Protocol {
 
   std::unique_ptr<index::Table> open(session::Session& session, const Geometry& geometry,
                                      std::uint32_t) const override {
-    return std::make_unique<Table>(std::make_unique<OneSession>(session),
-                                   options_of(geometry, session.grant()));
+    return std::make_unique<Table>(std::make_unique<OneSession>(session), options_of(geometry, session.grant()));
   }
   std::unique_ptr<index::Table> open_lasting(index::Sessions& sessions, const session::Grant& grant,
                                              const Geometry& geometry, std::uint32_t) const override {

@@ -20,8 +20,8 @@ using task::Task;
 
 namespace {
 
-constexpr std::size_t kAtOnce = 8;              // keys that are on their way
-constexpr std::uint64_t kKeysOfAStep = 256;     // of the scan that finds them
+constexpr std::size_t kAtOnce = 8;           // keys that are on their way
+constexpr std::uint64_t kKeysOfAStep = 256;  // of the scan that finds them
 
 }  // namespace
 
@@ -40,8 +40,8 @@ Task<Result<index::Movable::Standing>> Relocation::standing() {
   const std::shared_ptr<Connection> held = state_.connection;
   fabric::Buffer words = state_.port.buffer(16);
   index::Chain chain;
-  chain.add(fabric::Op::read({layout::kDirectory, layout::move_offset(state_.options.geometry.tables)},
-                             words.first(8)));
+  chain.add(
+      fabric::Op::read({layout::kDirectory, layout::move_offset(state_.options.geometry.tables)}, words.first(8)));
   chain.add(fabric::Op::read({layout::kLeases, 8 * layout::kMoveLease}, words.span().subspan(8, 8)));
   const fabric::Outcome outcome = co_await held->post(chain.ops(), soon(), cost_);
   if (outcome.fate != fabric::Fate::done) {
@@ -69,11 +69,8 @@ Task<Result<Relocation::Left>> Relocation::ask_of(Op op, std::uint64_t move, std
     const std::optional<session::EraPin> pin = state_.connection->pin();
     const LocatorHeader header = state_.locator->header();
     const Spot spot = state_.locator->find(hash_of(state_.options.secret, header.salt, base::bytes_of(key)));
-    const Request asked{.op = op,
-                        .place = spot.bucket,
-                        .generation = header.generation,
-                        .move = move,
-                        .key = base::bytes_of(key)};
+    const Request asked{
+        .op = op, .place = spot.bucket, .generation = header.generation, .move = move, .key = base::bytes_of(key)};
     const Result<Reply> reply = co_await state_.ask(asked, request, room, deadline, cost_);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == Status::stale) {

@@ -315,8 +315,11 @@ Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t coun
     if (position >= header.shape.scan_end()) co_return page;
     const std::uint64_t generation = header.generation;
     // About three keys lie in a bucket.
-    const Request asked{
-        .op = Op::scan, .place = position, .generation = generation, .argument = std::max<std::uint64_t>(1, count / 3), .move = state_->move.number};
+    const Request asked{.op = Op::scan,
+                        .place = position,
+                        .generation = generation,
+                        .argument = std::max<std::uint64_t>(1, count / 3),
+                        .move = state_->move.number};
     const Result<Reply> reply = co_await state_->ask(asked, request, room, deadline, cost);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == Status::stale) {
