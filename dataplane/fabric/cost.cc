@@ -13,7 +13,8 @@ constexpr std::uint64_t kAtomicEth = 28;
 constexpr std::uint64_t kMasks = 16;
 
 std::uint64_t packets(std::uint64_t bytes, std::uint64_t mtu) {
-  return std::max<std::uint64_t>(1, (bytes + mtu - 1) / mtu);
+  if (bytes <= mtu) return 1;  // mostly, and without a division
+  return (bytes + mtu - 1) / mtu;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ const longest = 70
 
 // How many functions are longer, tests aside. These numbers may only fall: a change that splits one of these functions lowers its number.
 const (
-	longFunctionsOfCpp = 3
+	longFunctionsOfCpp = 2
 	longFunctionsOfGo  = 16
 )
 

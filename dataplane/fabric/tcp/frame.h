@@ -84,8 +84,9 @@ struct ReplyHeader {
 void put_reply_header(base::MutableBytes into, ReplyHeader header);  // kHeaderBytes
 std::optional<ReplyHeader> get_reply_header(base::Bytes frame);
 
-// The most CALLs for data that a lane may have in flight.
-inline constexpr std::uint32_t kCallsInFlight = 128;
+// The most CALLs for data that a lane may have in flight. They bound what a turn of both sides carries with one system
+// call, so there are more than a worker's clients usually ask for at once.
+inline constexpr std::uint32_t kCallsInFlight = 1024;
 
 // Returns the length of the reply to a chain without CALL that is done, header included.
 std::size_t reply_length(const ChainView& chain);

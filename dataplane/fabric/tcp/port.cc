@@ -56,7 +56,7 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
     (newest_ != nullptr ? newest_->next : oldest_) = &posting;
     newest_ = &posting;
     if (waiting_ == nullptr) waiting_ = &posting;
-    send_waiting();
+    send_waiting(length);
     if (posting.deadline < Timer::when) watch(posting.deadline);
   }
 
@@ -79,15 +79,18 @@ class TcpLane final : public Lane, private net::StreamHandler, private Timer {
   }
   void on_closed(const base::Status&) noexcept override { end(false); }
 
-  // What may go, in the order of posting: a CALL for data that finds too many under way waits, and all behind it.
-  void send_waiting() {
+  // Sends what may go, in the order of posting: a CALL for data that finds too many under way waits, and all behind it.
+  // `newest_length`: of the newest chain, if the caller knows it.
+  void send_waiting(std::size_t newest_length = 0) {
     for (; waiting_ != nullptr; waiting_ = waiting_->next) {
       if (is_service_call(waiting_->ops[0])) {
         if (calls_ == kCallsInFlight) return;
         ++calls_;
       }
       waiting_->tag = ++last_id_;
-      put_chain(stream_->reserve(chain_length(waiting_->ops)), waiting_->tag, waiting_->ops, regions_);
+      const bool known = waiting_ == newest_ && newest_length != 0;
+      put_chain(stream_->reserve(known ? newest_length : chain_length(waiting_->ops)), waiting_->tag, waiting_->ops,
+                regions_);
       rung_ = false;
     }
   }

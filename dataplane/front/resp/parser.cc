@@ -20,6 +20,23 @@ int hex_digit(char c) {
   return -1;
 }
 
+constexpr std::size_t kLineEnd = 2;  // Redis looks at the first of its bytes alone
+constexpr std::size_t kMostDigits = 9;
+
+// Takes a header off the front of the input: its sign, few digits, and the end of the line. Returns nothing, and takes
+// nothing, if it is not there whole or has another form.
+std::optional<std::int64_t> take_short_header(std::string_view& input, char sign) {
+  if (input.empty() || input[0] != sign) return std::nullopt;
+  const std::size_t end = std::min(input.size(), 1 + kMostDigits);
+  std::int64_t number = 0;
+  std::size_t at = 1;
+  for (; at < end && input[at] >= '0' && input[at] <= '9'; ++at) number = 10 * number + (input[at] - '0');
+  const bool zeros = input.size() > 1 && input[1] == '0' && at > 2;
+  if (at == 1 || zeros || input.size() < at + kLineEnd || input[at] != '\r') return std::nullopt;
+  input.remove_prefix(at + kLineEnd);
+  return number;
+}
+
 }  // namespace
 
 bool split_words(std::string_view line, Command& into) {
@@ -107,6 +124,75 @@ Parser::Outcome Parser::finish() {
   return Outcome::command;
 }
 
+std::optional<std::int64_t> Parser::take_number() {
+  skip_ = 1;
+  const std::optional<std::int64_t> number = base::parse_integer(std::string_view(line_).substr(1));
+  line_.clear();
+  return number;
+}
+
+std::optional<Parser::Outcome> Parser::take_array_header(std::string_view& input) {
+  std::optional<std::int64_t> count = line_.empty() ? take_short_header(input, '*') : std::nullopt;
+  if (!count) {
+    const bool whole = take_line(input, '\r');
+    if (too_long()) return fail("too big mbulk count string");
+    if (!whole) return Outcome::need_more;
+    count = take_number();
+  }
+  if (!count ||
+      *count > static_cast<std::int64_t>(std::min<std::size_t>(limits_.arguments, std::numeric_limits<int>::max()))) {
+    return fail("invalid multibulk length");
+  }
+  if (stranger_ && *count > static_cast<std::int64_t>(limits_.stranger_arguments)) {
+    return fail("unauthenticated multibulk length");
+  }
+  arguments_left_ = *count > 0 ? static_cast<std::size_t>(*count) : 0;
+  state_ = arguments_left_ > 0 ? State::bulk_header : State::start;
+  return std::nullopt;
+}
+
+std::optional<Parser::Outcome> Parser::take_bulk_header(std::string_view& input) {
+  std::optional<std::int64_t> length = line_.empty() ? take_short_header(input, '$') : std::nullopt;
+  if (!length) {
+    const bool whole = take_line(input, '\r');
+    if (too_long()) return fail("too big bulk count string");
+    if (!whole) return Outcome::need_more;
+    if (line_.empty() || line_[0] != '$') {
+      skip_ = 1;
+      return fail(std::string("expected '$', got '") + (line_.empty() ? '\r' : line_[0]) + "'");
+    }
+    length = take_number();
+  }
+  if (!length || *length < 0) return fail("invalid bulk length");
+  if (*length > static_cast<std::int64_t>(limits_.bulk_bytes)) {
+    return fail("invalid bulk length: a key, value or other argument may have at most " +
+                std::to_string(limits_.bulk_bytes) + " bytes here");
+  }
+  if (stranger_ && *length > static_cast<std::int64_t>(limits_.stranger_bulk_bytes)) {
+    return fail("unauthenticated bulk length");
+  }
+  bulk_left_ = static_cast<std::size_t>(*length);
+  if (bulk_left_ > limits_.command_bytes - std::min(command_.bytes(), limits_.command_bytes)) {
+    return fail("command of more than " + std::to_string(limits_.command_bytes) + " bytes");
+  }
+  if (skip_ == 0 && input.size() >= bulk_left_ + kLineEnd) {
+    command_.append(input.substr(0, bulk_left_));
+    input.remove_prefix(bulk_left_ + kLineEnd);
+    bulk_left_ = 0;
+    if (end_argument()) return finish();
+    return std::nullopt;
+  }
+  state_ = bulk_left_ > 0 ? State::bulk_body : State::bulk_end;
+  return std::nullopt;
+}
+
+bool Parser::end_argument() {
+  command_.end_argument();
+  if (--arguments_left_ == 0) return true;
+  state_ = State::bulk_header;
+  return false;
+}
+
 Parser::Outcome Parser::feed(std::string_view& input) {
   if (finished_) {
     finished_ = false;
@@ -136,50 +222,13 @@ Parser::Outcome Parser::feed(std::string_view& input) {
         break;
       }
 
-      case State::array_header: {
-        const bool whole = take_line(input, '\r');
-        if (too_long()) return fail("too big mbulk count string");
-        if (!whole) return Outcome::need_more;
-        skip_ = 1;
-        const std::optional<std::int64_t> count = base::parse_integer(std::string_view(line_).substr(1));
-        if (!count || *count > static_cast<std::int64_t>(
-                                   std::min<std::size_t>(limits_.arguments, std::numeric_limits<int>::max()))) {
-          return fail("invalid multibulk length");
-        }
-        if (stranger_ && *count > static_cast<std::int64_t>(limits_.stranger_arguments)) {
-          return fail("unauthenticated multibulk length");
-        }
-        line_.clear();
-        arguments_left_ = *count > 0 ? static_cast<std::size_t>(*count) : 0;
-        state_ = arguments_left_ > 0 ? State::bulk_header : State::start;
+      case State::array_header:
+        if (const std::optional<Outcome> ended = take_array_header(input)) return *ended;
         break;
-      }
 
-      case State::bulk_header: {
-        const bool whole = take_line(input, '\r');
-        if (too_long()) return fail("too big bulk count string");
-        if (!whole) return Outcome::need_more;
-        skip_ = 1;
-        if (line_.empty() || line_[0] != '$') {
-          return fail(std::string("expected '$', got '") + (line_.empty() ? '\r' : line_[0]) + "'");
-        }
-        const std::optional<std::int64_t> length = base::parse_integer(std::string_view(line_).substr(1));
-        if (!length || *length < 0) return fail("invalid bulk length");
-        if (*length > static_cast<std::int64_t>(limits_.bulk_bytes)) {
-          return fail("invalid bulk length: a key, value or other argument may have at most " +
-                      std::to_string(limits_.bulk_bytes) + " bytes here");
-        }
-        if (stranger_ && *length > static_cast<std::int64_t>(limits_.stranger_bulk_bytes)) {
-          return fail("unauthenticated bulk length");
-        }
-        line_.clear();
-        bulk_left_ = static_cast<std::size_t>(*length);
-        if (bulk_left_ > limits_.command_bytes - std::min(command_.bytes(), limits_.command_bytes)) {
-          return fail("command of more than " + std::to_string(limits_.command_bytes) + " bytes");
-        }
-        state_ = bulk_left_ > 0 ? State::bulk_body : State::bulk_end;
+      case State::bulk_header:
+        if (const std::optional<Outcome> ended = take_bulk_header(input)) return *ended;
         break;
-      }
 
       case State::bulk_body: {
         const std::size_t taken = std::min(bulk_left_, input.size());
@@ -200,9 +249,7 @@ Parser::Outcome Parser::feed(std::string_view& input) {
         }
         input.remove_prefix(2 - bulk_left_);
         bulk_left_ = 0;
-        command_.end_argument();
-        if (--arguments_left_ == 0) return finish();
-        state_ = State::bulk_header;
+        if (end_argument()) return finish();
         break;
 
       case State::broken:

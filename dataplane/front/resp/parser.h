@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,12 @@ class Parser {
 
   // Moves bytes up to and without `terminator` into line_; true when it was found.
   bool take_line(std::string_view& input, char terminator);
+  // Takes the header of an array, or of a bulk string and the string if it is there whole. Returns what feed() returns;
+  // nothing: it goes on.
+  std::optional<Outcome> take_array_header(std::string_view& input);
+  std::optional<Outcome> take_bulk_header(std::string_view& input);
+  std::optional<std::int64_t> take_number();  // behind the sign of line_, which is whole
+  bool end_argument();                        // returns whether it was the last one
   bool too_long() const { return line_.size() > limits_.line_bytes; }
   Outcome fail(std::string error);
   Outcome finish();

@@ -663,6 +663,38 @@ const CommandSpec* find_in(std::span<const CommandSpec> table, std::string_view 
   return found != table.end() && same_word(found->short_name(), name) ? &*found : nullptr;
 }
 
+// Where each command of the table stands, by a hash of its name: one behind the next where hashes are equal.
+class Places {
+ public:
+  constexpr Places() {
+    static_assert(kCommands.size() * 2 < kPlaces && kCommands.size() < 255);
+    for (std::size_t i = 0; i < kCommands.size(); ++i) {
+      std::size_t place = hash(kCommands[i].name);
+      while (numbers_[place] != 0) place = (place + 1) % kPlaces;
+      numbers_[place] = static_cast<std::uint8_t>(i + 1);
+    }
+  }
+  const CommandSpec* find(std::string_view name) const {
+    for (std::size_t place = hash(name); numbers_[place] != 0; place = (place + 1) % kPlaces) {
+      const CommandSpec& spec = kCommands[numbers_[place] - 1u];
+      if (same_word(spec.name, name)) return &spec;
+    }
+    return nullptr;
+  }
+
+ private:
+  static constexpr std::size_t kPlaces = 256;
+  static constexpr std::size_t kLongest = 16;  // what comes behind is not hashed
+  static constexpr std::size_t hash(std::string_view name) {
+    std::size_t hash = name.size();
+    for (const char c : name.substr(0, kLongest)) hash = hash * 31 + static_cast<unsigned char>(lower(c));
+    return hash % kPlaces;
+  }
+
+  std::array<std::uint8_t, kPlaces> numbers_{};  // in the table, from 1 on
+};
+constexpr Places kPlacesOfCommands;
+
 std::vector<std::string> words(std::string_view text, std::string_view prefix = "") {
   std::vector<std::string> result;
   while (!text.empty()) {
@@ -780,7 +812,7 @@ const CommandSpec* find_full(std::string_view name) {
 }  // namespace
 
 std::span<const CommandSpec> commands() { return kCommands; }
-const CommandSpec* find_command(std::string_view name) { return find_in(kCommands, name); }
+const CommandSpec* find_command(std::string_view name) { return kPlacesOfCommands.find(name); }
 const CommandSpec* find_subcommand(const CommandSpec& parent, std::string_view name) {
   return find_in(parent.subcommands, name);
 }
