@@ -28,6 +28,7 @@ constexpr int kLooksInATick = 8;  // when the memory node is short of segments
 Task<void> Pool::follow_map() {
   Nanos backoff = kFirstBackoff;
   while (!closing_) {
+    refresh_due_ = false;
     std::vector<std::string> endpoints;
     for (const Link* link : link_of_node_) {
       if (link != nullptr) endpoints.push_back(link->endpoint);
@@ -67,11 +68,11 @@ Task<void> Pool::follow_map() {
     backoff = newer ? kFirstBackoff : std::min(2 * backoff, kLongestBackoff);
     if (whole) {
       backoff = kFirstBackoff;
-      (void)co_await refresh_.wait(port_.now() + jittered(kMapInterval));
+      if (!refresh_due_) (void)co_await refresh_.wait(port_.now() + jittered(kMapInterval));
     } else {
       // Even when a task asks for it, the map is not read more often than this.
       co_await port_.sleep_for(kFirstBackoff / 2);
-      if (!closing_) (void)co_await refresh_.wait(port_.now() + jittered(backoff));
+      if (!closing_ && !refresh_due_) (void)co_await refresh_.wait(port_.now() + jittered(backoff));
     }
   }
 }
@@ -154,7 +155,7 @@ Task<void> Pool::keep(Link& link) {
         link.previous = parting->session->grant().client_incarnation;
         link.previous_token = parting->session->grant().lane.token;
         log(true, "lost the session with memory node " + link.name + ": " + link.trouble.message());
-        refresh_.wake_all();
+        refresh();
       }
       counters_.sessions.subtract();
       changed();
@@ -171,7 +172,7 @@ Task<void> Pool::keep(Link& link) {
         changed();
       }
       // The node may have begun another life, or may follow another epoch.
-      refresh_.wake_all();
+      refresh();
       co_await pause(link, port_.now() + jittered(backoff));
       backoff = std::min(2 * backoff, kLongestBackoff);
     }
@@ -207,8 +208,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
         "the node grants another hash secret than the pool's other nodes: keys would be looked for in the wrong place"};
   }
   if (!status.ok()) {
-    bond->session->end(status);
-    co_await bond->session->close(deadline);
+    co_await bond->session->close(deadline);  // with a goodbye: the next attempt opens another one
     co_return status;
   }
   const index::Protocol& protocol = protocols::of(superblock->geometry.protocol);
@@ -238,7 +238,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     (void)co_await links_due_.wait(port_.now() + std::min(scarce ? tick / kLooksInATick : tick, kLook));
     if (bond.session->epoch() > epoch() && bond.session->epoch() > wanted_epoch_) {
       wanted_epoch_ = bond.session->epoch();
-      refresh_.wake_all();
+      refresh();
     }
     if (!bond.session->alive() || closing_) continue;
     if (!moving_ && link.leaving() && port_.now() >= bond.move_due) {
@@ -297,6 +297,7 @@ Task<void> Pool::repair_after_deaths(const Link& link, Bond& bond) {
 }
 
 Task<void> Pool::part(std::unique_ptr<Bond> bond) {
+  parting_.push_back(bond.get());
   // No operation finds the bond any more. Operations that hold it end by their deadlines, or at once if the session has
   // ended.
   while (bond->uses > 0) {
@@ -306,8 +307,8 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
   const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
   if (bond->session->alive() && !is_shared(*bond)) co_await bond->table->release(deadline);
   co_await bond->session->close(deadline);
-  if (bond->lasting == nullptr) marks_of_the_past_ += bond->table->marks();
-  repairs_of_the_past_ += session::marks_of(*bond->session, bond->table->repairer());
+  std::erase(parting_, bond.get());
+  add_marks(*bond, marks_of_the_past_, repairs_of_the_past_);
   bond->table.reset();
   bond->session.reset();
 }
@@ -324,7 +325,11 @@ Task<Result<std::shared_ptr<session::Session>>> Pool::Lasting::next(Nanos deadli
         co_return link->bond->session;
       }
     }
-    if (pool.closing_ || pool.port_.now() >= deadline) {
+    if (pool.closing_) {
+      co_return Status(Code::stale, "there is no other session with memory node " + node +
+                                        ", and none will come: this client of the pool is closing");
+    }
+    if (pool.port_.now() >= deadline) {
       co_return Status(Code::unavailable, "there is no other session with memory node " + node + " yet");
     }
     pool.links_due_.wake_all();
@@ -370,14 +375,18 @@ Task<void> Pool::pause(const Link& link, Nanos until) {
   while (!closing_ && link.wanted() && port_.now() < until) (void)co_await links_due_.wait(until);
 }
 
+void Pool::add_marks(const Bond& bond, index::Marks& marks, session::RepairMarks& repairs) {
+  if (bond.lasting == nullptr) marks += bond.table->marks();
+  repairs += session::marks_of(*bond.session, bond.table->repairer());
+}
+
 void Pool::publish_marks() {
   index::Marks marks = marks_of_the_past_;
   session::RepairMarks repairs = repairs_of_the_past_;
   for (const auto& link : links_) {
-    if (link->bond == nullptr) continue;
-    if (link->bond->lasting == nullptr) marks += link->bond->table->marks();
-    repairs += session::marks_of(*link->bond->session, link->bond->table->repairer());
+    if (link->bond != nullptr) add_marks(*link->bond, marks, repairs);
   }
+  for (const Bond* bond : parting_) add_marks(*bond, marks, repairs);
   for (const auto& lasting : lasting_) marks += lasting->table->marks();
   counters_.index.set(marks);
   counters_.repair.set(repairs);

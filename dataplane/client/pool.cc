@@ -46,14 +46,14 @@ void Pool::start() {
 void Pool::set_bootstrap(std::vector<std::string> endpoints) {
   if (endpoints == options_.bootstrap) return;
   options_.bootstrap = std::move(endpoints);
-  if (!map_) refresh_.wake_all();
+  if (!map_) refresh();
 }
 
 Task<void> Pool::close(Nanos deadline) {
   closing_ = true;
   close_deadline_ = deadline;
   changed_.wake_all();
-  refresh_.wake_all();
+  refresh();
   links_due_.wake_all();
   co_await scope_.join();
 }
@@ -155,7 +155,7 @@ Task<bool> Pool::again(const Status& status, const Borrowed& used, Account& acco
   if (used.alive()) {
     if (status.code() == Code::stale) {
       wanted_epoch_ = std::max(wanted_epoch_, account.routed_in + 1);
-      refresh_.wake_all();
+      refresh();
     }
     // The node refused although the session lives: the cause takes a moment to pass.
     co_await port_.sleep_until(std::min(account.deadline, port_.now() + jittered(kFirstBackoff)));
@@ -171,6 +171,11 @@ Nanos Pool::jittered(Nanos bound) {
 
 void Pool::log(bool warning, const std::string& line) const {
   if (options_.log) options_.log(warning, line);
+}
+
+void Pool::refresh() {
+  refresh_due_ = true;
+  refresh_.wake_all();
 }
 
 void Pool::changed() {

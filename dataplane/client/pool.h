@@ -23,6 +23,7 @@
 //   locked           a lock of the key has stood past the pool's failure timeout; the message names the holder; nothing
 //                    was done
 //   unavailable      the node that serves the key could not be reached by the deadline, or is stopped; nothing was done
+//   stale            the map was too old until the deadline, or the pool closed meanwhile; nothing was done
 //   forbidden        the certificate was refused; nothing was done
 //   corrupt          the pool holds impossible bytes
 //   unknown_outcome  the session ended in the middle: the operation took effect or did not. Read before trying again
@@ -216,6 +217,10 @@ class Pool final : public Kv {
   Nanos jittered(Nanos bound);
   Nanos patience() const { return std::max(options_.connect_deadline, failure_timeout_); }
   void changed();
+  // Makes follow_map() read the map soon, also if it is in the middle of a read.
+  void refresh();
+  // Adds what this bond's session has counted, and its table unless that outlives the session.
+  static void add_marks(const Bond& bond, index::Marks& marks, session::RepairMarks& repairs);
   void publish_marks();
   void log(bool warning, const std::string& line) const;
 
@@ -228,10 +233,12 @@ class Pool final : public Kv {
   std::vector<std::shared_ptr<Lasting>> lasting_;
   std::vector<std::unique_ptr<Link>> links_;  // of this epoch, and of earlier ones until they have parted
   std::vector<Link*> link_of_node_;           // by index in the map
+  std::vector<const Bond*> parting_;          // of links no more, but not yet counted in the past
   std::string map_trouble_ = "no shard map has been read yet";
   std::uint64_t wanted_epoch_ = 0;  // that a node has reported
   index::Marks marks_of_the_past_;
   session::RepairMarks repairs_of_the_past_;
+  bool refresh_due_ = false;
   bool moving_ = false;  // keys between memory nodes
   bool closing_ = false;
   Nanos close_deadline_ = base::kNever;

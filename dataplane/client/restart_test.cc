@@ -185,6 +185,9 @@ TEST(Restart, EverythingAcknowledgedIsThere) {
 Task<void> put_one(Pool& pool, std::string key, std::string value, base::Status& status) {
   status = co_await pool.put(key, value);
 }
+Task<void> repair_all(Pool& pool, Nanos deadline, std::vector<Pool::Repair>& repairs) {
+  repairs = co_await pool.repair(deadline);
+}
 Task<void> get_one(Pool& pool, std::string key, base::Result<std::optional<std::string>>& value) {
   value = co_await pool.get(key);
 }
@@ -288,6 +291,12 @@ TEST(Restart, RowsThatNoCrashExplainsAreQuarantined) {
     }
     EXPECT_GT(served, keys.size() / 2);
     EXPECT_EQ(world.node->facts().memory_node().quarantined_rows(), 2u);
+    std::vector<Pool::Repair> repairs;
+    run(repair_all(pool, world.network.now() + 2 * kSecond, repairs));
+    ASSERT_EQ(repairs.size(), 1u);
+    EXPECT_EQ(repairs[0].slots_repaired, 0u);
+    EXPECT_EQ(repairs[0].slots_left, 1u);
+    EXPECT_NE(repairs[0].trouble.find("quarantined"), std::string::npos) << repairs[0].trouble;
     if (life == 0) world.kill();
   }
   task::Scope closing;

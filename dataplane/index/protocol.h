@@ -70,7 +70,8 @@ class Sessions {
   virtual ~Sessions() = default;
   virtual fabric::Port& port() = 0;  // of all of them
   // Returns a session that lives, and waits until there is one. Operations hold it for as long as they use it. Errors:
-  // unavailable, timed_out: there is none now. stale: the memory is gone, or the map no longer names it.
+  // unavailable, timed_out: there is none now. stale: there will be none, because the memory is gone, the map no longer
+  // names it, or the client closes.
   virtual task::Task<base::Result<std::shared_ptr<session::Session>>> next(base::Nanos deadline) = 0;
 };
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "session/handshake.h"
 #include "task/scope.h"
@@ -24,14 +26,19 @@ struct Search {
   Trust& trust;
   std::optional<Map> best;
   std::uint64_t newest_seen = 0;
-  std::string complaints;
+  std::vector<std::string> complaints;  // of each endpoint; empty: none
   Code worst = Code::unavailable;
   bool slow = false;  // somebody had not answered when the time was over
 
-  void complain(const std::string& what) {
-    if (complaints.size() > 1024) return;
-    if (!complaints.empty()) complaints.append("; ");
-    complaints.append(what);
+  // Returns them in the order of the endpoints: the same trouble has the same text, whichever memory node answers first.
+  std::string text() const {
+    std::string text;
+    for (const std::string& one : complaints) {
+      if (one.empty() || text.size() > 1024) continue;
+      if (!text.empty()) text.append("; ");
+      text.append(one);
+    }
+    return text;
   }
 };
 
@@ -50,7 +57,7 @@ Result<Map> judge(Search& search, const std::string& endpoint, std::string_view 
   return map;
 }
 
-task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, Nanos deadline) {
+task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, std::string& complaint, Nanos deadline) {
   v1alpha1::SessionRequest request;
   request.set_protocol_version(session::kProtocolVersion);
   request.set_pool_uid(search.pool_uid);
@@ -60,12 +67,12 @@ task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, N
   if (!map.ok()) {
     if (map.code() == Code::forbidden) search.worst = Code::forbidden;
     if (map.code() == Code::timed_out) search.slow = true;
-    search.complain(map.status().message());
+    complaint = map.status().message();
     co_return;
   }
   search.newest_seen = std::max(search.newest_seen, map->epoch());
   if (map->epoch() < search.at_least) {
-    search.complain(endpoint + " has epoch " + std::to_string(map->epoch()));
+    complaint = endpoint + " has epoch " + std::to_string(map->epoch());
   } else if (!search.best || map->epoch() > search.best->epoch()) {
     search.best = std::move(*map);
   }
@@ -79,7 +86,7 @@ task::Task<Result<Map>> fetch(fabric::Port& port, std::vector<std::string> endpo
   // A second for each handful, and then, where nobody has the map and somebody was only slow, all the time that is
   // left.
   for (const bool patient : {false, true}) {
-    search.complaints.clear();
+    search.complaints.assign(endpoints.size(), "");
     search.slow = false;
     for (std::size_t from = 0; from < endpoints.size() && !search.best; from += kSideBySide) {
       const auto handfuls = static_cast<Nanos>((endpoints.size() - from + kSideBySide - 1) / kSideBySide);
@@ -87,7 +94,7 @@ task::Task<Result<Map>> fetch(fabric::Port& port, std::vector<std::string> endpo
       const Nanos until = port.now() + (patient ? left / handfuls : std::min(left, base::kSecond));
       task::Scope scope;
       for (std::size_t i = from; i < std::min(endpoints.size(), from + kSideBySide); ++i) {
-        scope.spawn(ask(port, search, endpoints[i], until));
+        scope.spawn(ask(port, search, endpoints[i], search.complaints[i], until));
       }
       co_await scope.join();
     }
@@ -97,9 +104,9 @@ task::Task<Result<Map>> fetch(fabric::Port& port, std::vector<std::string> endpo
   if (endpoints.empty()) co_return Status(Code::invalid_argument, "no memory node is known to read the shard map from");
   if (search.newest_seen > 0) {
     co_return Status(Code::stale, "no memory node has epoch " + std::to_string(at_least) +
-                                      " of the shard map yet: " + search.complaints);
+                                      " of the shard map yet: " + search.text());
   }
-  co_return Status(search.worst, "the shard map could not be read from any memory node: " + search.complaints);
+  co_return Status(search.worst, "the shard map could not be read from any memory node: " + search.text());
 }
 
 }  // namespace farpool::map

@@ -471,6 +471,13 @@ TEST(MemoryNode, WhatTheThreadsOfAProcessLeftIsToldOfOnce) {
     EXPECT_EQ(left.name(), left.process() == 7 ? "shard-0" : "shard-1");
     EXPECT_EQ(left.segments(), left.process() == 7 ? 2u : 1u);
   }
+  // A fence of one process tells nothing of the other.
+  response.reset();
+  world.node->fence({8}, [&response](const v1alpha1::FenceResponse& told) { response = told; });
+  ASSERT_TRUE(world.wait_until([&] { return response.has_value(); }));
+  EXPECT_EQ(response->sessions(), 0u);
+  ASSERT_EQ(response->left_size(), 1);
+  EXPECT_EQ(response->left(0).name(), "shard-1");
   for (auto& session : threads) world.close(std::move(session));
 }
 
