@@ -261,6 +261,36 @@ TEST_F(OperationsTest, AScanOfATableThatHasGoneEnds) {
   EXPECT_TRUE(page->keys.empty());
 }
 
+TEST_F(OperationsTest, AScanRefusesATableWithoutAPlaceInACursor) {
+  v1alpha1::ShardMap map = map_of(1);
+  for (int i = 0; i < 2; ++i) {
+    map.mutable_tables(i)->set_id(1024 + static_cast<std::uint32_t>(i));
+    map.set_directory(i, 1024 + static_cast<std::uint32_t>(i));
+  }
+  publish(map);
+  Client& client = connect();
+  base::Result<Page> page = Page();
+  run(client, scan_once(client, 0, page));
+  EXPECT_EQ(page.code(), Code::internal) << page.status().message();
+  EXPECT_NE(page.status().message().find("table 1024 cannot be scanned"), std::string::npos) << page.status().message();
+}
+
+// The count is ahead of a key that another client has just erased, for example.
+TEST_F(OperationsTest, ALookForAnyKeyEndsAlsoIfTheCountSaysThatThereIsOne) {
+  publish(map_of(1));
+  Client& client = connect();
+  ASSERT_TRUE(run_until_ready(client));
+  const layout::Span& slots = nodes_[0]->geometry().at(layout::kSlots);
+  std::byte* const last = memory_[0].get() + slots.offset + slots.bytes - sizeof(layout::OperationSlot);
+  auto slot = base::load<layout::OperationSlot>(last);
+  slot.keys = 1;
+  base::store(last, slot);
+  ASSERT_EQ(count(client).value(), 1u);
+  std::optional<std::string> any;
+  run(client, any_into(client, any));
+  EXPECT_FALSE(any);
+}
+
 // --- Repairs that an operator asks for
 
 TEST_F(OperationsTest, ARepairSaysWhatItCouldNotReach) {

@@ -31,8 +31,19 @@ var rooms = map[string][]string{
 	"net":     {"net", "node"},
 	"control": {"control"},
 	"session": {"session", "map", "directory", "index/rcuckoo", "node", "client"},
-	"node":    {"node", "client"},
-	"client":  {"client"},
+	"node":    {"node", "client", "protocols/outback"},
+	"client":  {"client", "protocols/outback"},
+}
+
+// The test programs whose names do not follow from that of their room.
+var programs = map[string]string{"protocols/outback": "outback_pool_test"}
+
+// program returns the name of a room's test program.
+func program(room string) string {
+	if name, ok := programs[room]; ok {
+		return name
+	}
+	return strings.ReplaceAll(room, "/", "_") + "_test"
 }
 
 func main() {
@@ -85,8 +96,7 @@ func run(chosen []string, only string, sample int, seed uint64, workers, jobs in
 		var of []*mutation.Suite
 		for _, name := range rooms[room] {
 			if suites[name] == nil {
-				program := strings.ReplaceAll(name, "/", "_") + "_test"
-				suites[name] = &mutation.Suite{Directory: filepath.Join(tree, "dataplane", name), Binary: filepath.Join(tree, "build/dev", program), Arguments: arguments}
+				suites[name] = &mutation.Suite{Directory: filepath.Join(tree, "dataplane", name), Binary: filepath.Join(tree, "build/dev", program(name)), Arguments: arguments}
 			}
 			of = append(of, suites[name])
 		}
