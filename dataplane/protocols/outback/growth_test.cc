@@ -23,7 +23,6 @@
 namespace farpool::outback {
 namespace {
 
-using base::kMillisecond;
 using base::kSecond;
 using task::Task;
 
