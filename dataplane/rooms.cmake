@@ -54,7 +54,8 @@ set_property(TEST sim PROPERTY COST 300)
 farpool_room(index/contract DEPS sim node protocols index heap session layout fabric/tcp fabric/session_port fabric/sim fabric net task base)
 target_link_libraries(index_contract_lab_test PRIVATE fabric_verbs)
 # Memory nodes and pools of Outback: what of its room needs the rooms above.
-add_executable(outback_pool_test protocols/outback/pool_test.cc protocols/outback/memory_test.cc)
+add_executable(outback_pool_test protocols/outback/pool_test.cc protocols/outback/memory_test.cc
+               protocols/outback/growth_test.cc)
 target_link_libraries(outback_pool_test PRIVATE index_outback client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME outback_pool COMMAND outback_pool_test)
 set_tests_properties(outback_pool PROPERTIES LABELS room TIMEOUT 900)

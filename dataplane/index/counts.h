@@ -98,9 +98,14 @@ static_assert(sizeof(Marks) == kMarks.size() * sizeof(std::uint64_t));
 struct NodeMarks {
   std::uint64_t overflow_keys = 0;
   std::uint64_t locator_bytes = 0;
+  std::uint64_t resize_stage = 0;
+  std::uint64_t doublings = 0;
+  std::uint64_t doublings_left = 0;
   std::uint64_t make_ups = 0;
   std::uint64_t reseeds = 0;
   std::uint64_t pulled = 0;
+  std::uint64_t locators_published = 0;
+  std::uint64_t settled = 0;
   std::uint64_t moved_blocks = 0;
   std::uint64_t in_place = 0;
   std::uint64_t held_calls = 0;
@@ -111,11 +116,18 @@ inline constexpr auto kNodeGauges = std::to_array<base::Count<NodeMarks>>({
     {&NodeMarks::overflow_keys, "overflow_keys", "Keys that lie in no slot, but in the overflow list of their bucket.",
      "outback"},
     {&NodeMarks::locator_bytes, "locator_bytes", "Size of the locator that clients find keys with.", "outback"},
+    {&NodeMarks::resize_stage, "resize_stage",
+     "1 while another locator is being built, 2 while keys move to where it says, 0 otherwise.", "outback"},
+    {&NodeMarks::doublings, "doublings", "Times that the table was doubled since its memory was formatted.", "outback"},
+    {&NodeMarks::doublings_left, "doublings_left", "Times that the table can still be doubled in its memory.",
+     "outback"},
 });
 inline constexpr auto kNodeCounts = std::to_array<base::Count<NodeMarks>>({
     {&NodeMarks::make_ups, "make_up_gets", "Second requests of lookups that were answered.", "outback"},
     {&NodeMarks::reseeds, "reseeds", "Buckets that got another seed, so that a key has a slot.", "outback"},
     {&NodeMarks::pulled, "keys_pulled", "Keys taken out of overflow into a slot that came free.", "outback"},
+    {&NodeMarks::locators_published, "locators_published", "Locators that the table got while it served.", "outback"},
+    {&NodeMarks::settled, "keys_settled", "Keys that another locator has given another bucket.", "outback"},
     {&NodeMarks::moved_blocks, "blocks_moved", "Blocks moved out of pages that are almost empty.", "outback"},
     {&NodeMarks::in_place, "updates_in_place", "Updates that needed no other block.", "outback"},
     {&NodeMarks::held_calls, "calls_held", "Requests left to the thread that was at work in their part of the table.",

@@ -105,6 +105,7 @@ struct Report {
   std::uint64_t extents = 0;
   std::uint64_t block_bytes = 0;  // of blocks, where the memory node serves the table
   Reached reached;                // also by entries that have a defect, as far as they can be read
+  std::string state;              // for people: how far the table has grown, where its protocol says so
   std::vector<Defect> defects;    // the first of them
   std::array<std::uint64_t, Defect::kKinds> of_kind{};
 };

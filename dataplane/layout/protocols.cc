@@ -46,19 +46,32 @@ base::Status check_race(const TableFigures& figures) {
 }
 
 // --- Outback: buckets of four slots of a word for rows, with a seed and the head of a list each. The memory node serves
-// them. The table region has room for a locator of as many keys as there are slots.
+// them. There is room for all rows, but a table begins with a small part of them, and doubles (docs/adr/0034). The
+// table region has room for a locator of as many keys as there are slots at last.
 
 constexpr TableFigures kOutbackFigures{.entry_bytes = 8, .entries_per_row = 4, .rows_per_lock = 1};
-constexpr std::uint64_t kPartitionBuckets = 4096;
+constexpr std::uint64_t kPartitionBuckets = 4096, kFewPartitionBuckets = 256, kPartitionsAtFirst = 16;
+constexpr std::uint64_t kMostDoublings = 8;
+constexpr std::uint64_t kPositionBits = 35;  // of a scan (index/table.h)
 
-constexpr std::uint64_t outback_partitions(std::uint64_t rows) {
-  return (rows + kPartitionBuckets - 1) / kPartitionBuckets;
+// A scan's position tells locators of the table apart, and a doubling is another locator. A table has two buckets at
+// least.
+constexpr std::uint64_t outback_doublings(std::uint64_t rows) {
+  const std::uint64_t tags = (std::uint64_t{1} << kPositionBits) / rows;
+  return std::min({kMostDoublings, tags / 4, static_cast<std::uint64_t>(std::bit_width(rows | 2) - 2)});
 }
 
-// All partitions have the same number of buckets.
+// As many partitions as threads need at first, if these are not too small.
+constexpr std::uint64_t outback_partitions(std::uint64_t rows) {
+  const std::uint64_t at_first = std::max<std::uint64_t>(rows >> outback_doublings(rows), 1);
+  const std::uint64_t fewest = (at_first + kPartitionBuckets - 1) / kPartitionBuckets;
+  return std::max(fewest, std::min(kPartitionsAtFirst, at_first / kFewPartitionBuckets)) << outback_doublings(rows);
+}
+
+// All partitions have the same number of buckets, an even one: two seeds share a word.
 std::uint64_t outback_rows(std::uint64_t most) {
   std::uint64_t rows = std::min<std::uint64_t>(most, 1ull << 31);
-  while (rows > 0 && rows % outback_partitions(rows) != 0) rows -= rows % outback_partitions(rows);
+  while (rows > 0 && rows % (2 * outback_partitions(rows)) != 0) rows -= rows % (2 * outback_partitions(rows));
   return rows;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds of Outback: a few buckets, whose slots, seeds and overflow lists the keys share. The memory node executes each
-// operation as one, so nothing is ever half done by a client. Its tables are not split.
+// operation as one, so nothing is ever half done by a client. A table begins with a 256th of its rows, and grows.
 #include "sim/dialect_outback.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "index/outback/locator.h"
+#include "index/outback/protocol.h"
 #include "sim/dialects.h"
 
 namespace farpool::sim {
@@ -18,11 +18,17 @@ using base::Random;
 using Kind = Call::Kind;
 
 std::uint64_t outback_bucket(const World& world, std::string_view key) {
-  const auto header = outback::LocatorHeader::parse(world.region(layout::kTable));
-  FARPOOL_CHECK(header.ok());
-  const std::uint64_t hash = outback::hash_of(world.table_seed(), header->salt, base::bytes_of(key));
-  const outback::Candidates places = outback::Candidates::of(hash, header->shape);
-  return std::uint64_t{places.partition} * header->shape.buckets + places.buckets[0];
+  const auto cut = outback::cut(outback::figures_of(world.geometry(), world.table_seed()));
+  FARPOOL_CHECK(cut.ok());
+  const outback::LocatorShape shape = cut->shape(cut->figures.doublings);
+  const std::uint64_t hash = outback::hash_of(world.table_seed(), cut->figures.salt, base::bytes_of(key));
+  const outback::Candidates places = outback::Candidates::of(hash, shape);
+  return std::uint64_t{places.partition} * shape.buckets + places.buckets[0];
+}
+
+void roomy(WorldOptions& options) {
+  options.geometry.memory_bytes = 3 << 20;
+  options.geometry.table_percent = 8;
 }
 
 std::vector<std::string> outback_neighbours(const WorldOptions& options, std::size_t count) {
@@ -46,17 +52,20 @@ class Outback final : public Dialect {
   std::string title() const override { return "Outback"; }
 
   bool scans_by_rows() const override { return false; }
-  // Worlds have one locator, and each session a table of its own. Memory is never short there.
+  // Each session has a table of its own there, and memory is never short.
   bool comes_to(std::uint64_t index::Marks::*mark) const override {
-    return mark != &index::Marks::stale_answers && mark != &index::Marks::reconnections &&
-           mark != &index::Marks::asked_again && mark != &index::Marks::room_waits;
+    return mark != &index::Marks::reconnections && mark != &index::Marks::asked_again &&
+           mark != &index::Marks::room_waits;
   }
 
-  // Crowds the keys into a few buckets: half of them full, or with as many keys in overflow as in slots.
+  // Crowds the keys into a few buckets: half of them full, or with as many keys in overflow as in slots. Some tables
+  // begin with eight slots, so that they are doubled again and again; others have room for all keys.
   void adapt(SwarmSetting& s, std::uint64_t seed) const override {
     Random random(seed ^ 0x0b);
     s.window = 2 + random.below(3);
     s.border = false;
+    s.world.geometry.table_percent = 1 + random.below(8);
+    s.world.geometry.memory_bytes = 3 << 20;
     s.keys = std::max<std::size_t>(3, s.window * (2 + random.below(6)));
     if (s.crowded) s.calls = 600 / (s.clients * s.tasks);
     if (random.chance(0.3)) s.long_values = kLong;
@@ -70,6 +79,12 @@ class Outback final : public Dialect {
     Random random(base::mix(seed) ^ 0x0b);
     s.geometry = {.table_percent = 1, .max_sessions = 24, .protocol = layout::Protocol::outback};
     s.keys += random.below(60);
+    // As many keys as sixteen times the first slots have room for.
+    if (random.chance(0.3)) {
+      s.keys += 120 * s.nodes;
+      s.calls *= 12;
+      s.reads = 0.1;
+    }
     s.wishes = 0;
     s.moves = random.chance(0.25) ? 0 : 1 + random.below(3);
     s.most_effects = 100;
@@ -92,7 +107,8 @@ class Outback final : public Dialect {
   std::vector<SmallWorld> small_worlds() const override { return outback_worlds(); }
 
   std::vector<Scenario> scenarios(std::uint64_t seed) const override {
-    const WorldOptions options = crash_options(seed, layout::Protocol::outback);
+    WorldOptions options = crash_options(seed, layout::Protocol::outback);
+    roomy(options);
     const std::vector<std::string> keys = outback_neighbours(options, 7);
     const auto inserted = [](std::string key) {
       return Scenario::Before{.call = {.kind = Kind::insert, .key = std::move(key), .value = "1"}};

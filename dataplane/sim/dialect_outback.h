@@ -11,7 +11,11 @@
 
 namespace farpool::sim {
 
-// Returns the bucket of a key in a memory that has the locator of an empty table: a key's first one.
+// Gives a world's table so many buckets that a few keys of one of them begin no other locator.
+void roomy(WorldOptions& options);
+
+// Returns the first bucket of a key in a table that has grown as far as it can. Keys that share it do so in all tables
+// that it was before.
 std::uint64_t outback_bucket(const World& world, std::string_view key);
 
 // Returns so many keys of one bucket in a world of these options. A world of other options has them elsewhere.

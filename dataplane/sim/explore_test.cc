@@ -283,7 +283,8 @@ TEST(Tape, IsReadAsItWasWritten) {
 
 TEST(SmallWorlds, AFewAreRight) {
   for (const char* name : {"insert-remove", "update-lookup", "extent-update-lookup", "move-lookup", "move-dies-lookup",
-                           "split-modify", "outback-overflow-lookup", "outback-long-lookup"}) {
+                           "split-modify", "outback-overflow-lookup", "outback-long-lookup", "outback-grows-lookup",
+                           "outback-rebuilds-lookup", "outback-rebuilds-insert"}) {
     const SmallWorld* found = find_small_world(name);
     ASSERT_NE(found, nullptr) << name;
     const Explored explored = explore(*found);

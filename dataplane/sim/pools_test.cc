@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/marks.h"
+
 namespace farpool::sim {
 namespace {
 
@@ -25,6 +27,7 @@ TEST(Pools, OfOutbackAreRightAndAskAgainWhatWasLost) {
     add(sum, verdict);
   }
   for (const std::string& what : never_reached(sum, kProtocol)) ADD_FAILURE() << "there were no " << what;
+  EXPECT_GT(base::Mark::hits("outback_grown_sixteenfold"), 2u);
 }
 
 TEST(Pools, OfOneSeedAreTheSame) {

@@ -152,7 +152,7 @@ inline Sample sample_of_outback() {
           .full = 0.88,
           .scanned = request(kProtocol, 4 << 20, usual),
           .scanned_keys = 300,
-          .page = 8,
+          .page = 3,  // a step ends with a partition, and those of so small a memory have two buckets
           .budget = {.lookup_hit = 1,
                      .lookup_miss = 1,
                      .insert = 1,
@@ -162,7 +162,7 @@ inline Sample sample_of_outback() {
                      .remove = 1,
                      .scan_empty = 4,  // three of them read the locator
                      .scan = 1,
-                     .scan_messages = 4},
+                     .scan_messages = 5},
           .call_head = layout::kKvRequestHead + 16};  // key and value are padded
 }
 

@@ -18,6 +18,8 @@ constexpr std::uint64_t kPlacedPermille = 950;
 constexpr std::uint64_t kUnitsOfRead = 4;
 // Buckets' worth of work that writing a partition's arrays is.
 constexpr std::uint64_t kUnitsOfWrite = 64;
+// Steps of changes that one thread takes at once for others.
+constexpr std::uint64_t kMostOwed = 4;
 
 }  // namespace
 
@@ -45,7 +47,7 @@ Growth::Load Growth::load() const {
 std::uint64_t Growth::units(bool paced) const {
   const GrowthSettings& by = ground_.settings.growth;
   if (!paced) return kUnitsOfRead;
-  const std::uint64_t room = ground_.cut.figures.overflow, overflow = load().overflow;
+  const std::uint64_t room = ground_.cut.overflow_at(stage().level), overflow = load().overflow;
   const std::uint64_t begin = room * by.begin_permille / 1000, latest = room * by.latest_permille / 1000;
   if (overflow <= begin) return by.step;
   if (overflow >= latest) return by.most_step;
@@ -56,12 +58,15 @@ std::uint64_t Growth::units(bool paced) const {
 bool Growth::wanted(const Load& load, bool& doubled) {
   const Cut& cut = ground_.cut;
   const GrowthSettings& by = ground_.settings.growth;
-  const Stage stage = Stage::of(stage_.load(std::memory_order_relaxed)).value();
-  const std::uint64_t begin = cut.figures.overflow * by.begin_permille / 1000;
-  if (load.overflow < std::max<std::uint64_t>(begin, 1) || cut.growths(stage) + 1 >= cut.scan_tags()) return false;
+  const Stage stage = this->stage();
+  const std::uint64_t begin = std::max<std::uint64_t>(cut.overflow_at(stage.level) * by.begin_permille / 1000, 1);
+  const std::uint64_t tags = cut.scan_tags() - std::min(cut.scan_tags(), cut.growths(stage) + 1);
+  if (load.overflow < begin || tags == 0) return false;
   const std::uint64_t slots = cut.shape(stage.level).table_slots();
   doubled = load.keys * 1000 > slots * by.double_permille && stage.level < cut.figures.doublings;
   if (doubled) return true;
+  // A table keeps the tags that its doublings need.
+  if (tags <= cut.figures.doublings - stage.level) return false;
   left_ = std::min(left_, load.overflow);
   const std::uint64_t fit = slots * kPlacedPermille / 1000;
   return load.keys < fit + begin / 2 && load.overflow >= left_ + begin;
@@ -72,7 +77,7 @@ bool Growth::begin(fabric::Hand hand) {
   bool doubled = false;
   if (!wanted(now, doubled)) return false;
   const Cut& cut = ground_.cut;
-  const Stage stage = Stage::of(stage_.load(std::memory_order_relaxed)).value();
+  const Stage stage = this->stage();
   next_stage_ = {.generation = next_generation(stage.generation, ground_.life),
                  .level = stage.level + (doubled ? 1 : 0),
                  .moving = true,
@@ -90,6 +95,7 @@ bool Growth::begin(fabric::Hand hand) {
   next_.store(next_stage_.generation, std::memory_order_relaxed);
   building_.store(true, std::memory_order_release);
   begun_.fetch_add(1, std::memory_order_relaxed);
+  FARPOOL_MARK(outback_growth_begun);
   phase_ = Phase::gather;
   return true;
 }
@@ -150,9 +156,12 @@ bool Growth::publish(fabric::Hand hand) {
   hand.write(place().data(), words[0]);
   hand.write(ground_.memory.data() + kStageAt, next_stage_.word());
   stage_.store(next_stage_.word(), std::memory_order_release);
+  locator_bytes_.store(shape_.words() * 8, std::memory_order_relaxed);
   building_.store(false, std::memory_order_release);
   published_.fetch_add(1, std::memory_order_relaxed);
+  if (next_stage_.doubled) doubled_.fetch_add(1, std::memory_order_relaxed);
   FARPOOL_MARK(outback_locator_published);
+  if (next_stage_.doubled && next_stage_.level == 4) FARPOOL_MARK(outback_grown_sixteenfold);
   return true;
 }
 
@@ -165,7 +174,7 @@ bool Growth::move(std::uint64_t& units, fabric::Hand hand, Doors& doors) {
   if (!over) return true;
   part_ = (part_ + 1) % parts_.size();
   if (++parts_done_ < parts_.size()) return true;
-  Stage stage = Stage::of(stage_.load(std::memory_order_relaxed)).value();
+  Stage stage = this->stage();
   stage.moving = stage.doubled = false;
   hand.write(ground_.memory.data() + kStageAt, stage.word());
   stage_.store(stage.word(), std::memory_order_release);
@@ -175,13 +184,28 @@ bool Growth::move(std::uint64_t& units, fabric::Hand hand, Doors& doors) {
   return true;
 }
 
+void Growth::owe() { owed_.fetch_add(units(true), std::memory_order_relaxed); }
+
+std::uint64_t Growth::take_owed() {
+  const std::uint64_t owed = owed_.load(std::memory_order_relaxed);
+  const bool rests = phase_ == Phase::rest && !stage().moving;
+  const std::uint64_t taken = rests ? owed : std::min(owed, kMostOwed * ground_.settings.growth.most_step);
+  owed_.fetch_sub(taken, std::memory_order_relaxed);
+  return rests ? 0 : taken;  // there was nothing to do
+}
+
 void Growth::work(fabric::Hand hand, Doors& doors, bool paced) {
-  if (ground_.settings.locator.empty() || busy_.exchange(true, std::memory_order_acquire)) return;
+  if (ground_.settings.locator.empty()) return;
+  if (busy_.exchange(true, std::memory_order_acquire)) {
+    if (paced) owe();
+    return;
+  }
   std::uint64_t left = units(paced);
+  left += paced ? take_owed() : 0;
   for (bool goes_on = true; goes_on && left > 0;) {
     switch (phase_) {
       case Phase::rest:
-        if (Stage::of(stage_.load(std::memory_order_relaxed)).value().moving) {
+        if (stage().moving) {
           part_ = parts_done_ = 0;
           phase_ = Phase::move;
         } else {

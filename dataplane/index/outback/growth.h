@@ -34,11 +34,17 @@ class Growth {
   Growth(const Ground& ground, std::atomic<std::uint64_t>& stage, const Parts& parts)
       : ground_(ground), stage_(stage), parts_(parts) {}
 
-  // Takes a step, unless another thread takes one now. `paced`: for a change, which works the more the fuller overflow
-  // lists are. Needs no lock.
+  // Takes a step. `paced`: for a change, which works the more the fuller overflow lists are. If another thread takes one
+  // now, it leaves what a change has to do to the steps that follow. Needs no lock.
   void work(fabric::Hand hand, Doors& doors, bool paced);
+  // Leaves a change's step to later ones. Any thread.
+  void owe();
   // Says whether a locator is being built: the table will soon have another generation. Any thread.
   bool building() const { return building_.load(std::memory_order_acquire); }
+  // Returns the size of the table's locator. Any thread.
+  std::uint64_t locator_bytes() const { return locator_bytes_.load(std::memory_order_relaxed); }
+  // Takes over the locator that the table has: before the first step.
+  void begin_with(const LocatorHeader& header) { locator_bytes_.store(header.bytes(), std::memory_order_relaxed); }
   // Says whether a client may know this generation before the table's stage says it. Any thread.
   bool is_next(std::uint64_t generation) const {
     return building() && generation == next_.load(std::memory_order_relaxed);
@@ -46,11 +52,12 @@ class Growth {
 
   struct Figures {
     std::uint64_t begun = 0, published = 0, ended = 0;
+    std::uint64_t doubled = 0;  // of the published ones
   };
   // Returns what has happened so far in this process. Any thread.
   Figures figures() const {
     return {begun_.load(std::memory_order_relaxed), published_.load(std::memory_order_relaxed),
-            ended_.load(std::memory_order_relaxed)};
+            ended_.load(std::memory_order_relaxed), doubled_.load(std::memory_order_relaxed)};
   }
 
  private:
@@ -60,6 +67,8 @@ class Growth {
   };
   Load load() const;
   std::uint64_t units(bool paced) const;
+  std::uint64_t take_owed();
+  Stage stage() const { return Stage::of(stage_.load(std::memory_order_relaxed)).value(); }
   bool wanted(const Load& load, bool& doubled);
   bool begin(fabric::Hand hand);
   // Each takes a step of its phase. False: it cannot go on now, because a part's lock is taken.
@@ -74,9 +83,11 @@ class Growth {
   std::atomic<std::uint64_t>& stage_;
   const Parts& parts_;
   std::atomic<bool> busy_{false};
+  std::atomic<std::uint64_t> owed_{0};  // buckets' worth of work that changes have left to the next steps
   std::atomic<bool> building_{false};
   std::atomic<std::uint64_t> next_{0};
-  std::atomic<std::uint64_t> begun_{0}, published_{0}, ended_{0};
+  std::atomic<std::uint64_t> locator_bytes_{0};
+  std::atomic<std::uint64_t> begun_{0}, published_{0}, ended_{0}, doubled_{0};
 
   // By the thread that is busy.
   Phase phase_ = Phase::rest;

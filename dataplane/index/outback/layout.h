@@ -62,7 +62,7 @@ struct Figures {
   std::uint64_t partitions = 1;
   std::uint64_t partition_buckets = 0;
   std::uint64_t parts = 1;              // each has its own lock, buckets and pages (docs/adr/0031)
-  std::uint64_t overflow = 0;           // keys that overflow lists are made for; a multiple of parts
+  std::uint64_t overflow = 0;           // keys that overflow lists are made for at last; a multiple of parts
   std::uint64_t clients = 16;           // that have request lines
   std::uint64_t lines = 16;             // of each
   std::uint64_t chunk_bytes = 2 << 20;  // a multiple of the page; no block is longer
@@ -168,6 +168,10 @@ struct Cut {
             .doublings = static_cast<std::uint32_t>(figures.doublings)};
   }
   std::uint64_t scan_tags() const { return shape(0).scan_tags(); }
+  // Returns the keys that overflow lists are made for while the table has been doubled so often.
+  std::uint64_t overflow_at(std::uint64_t level) const {
+    return std::max<std::uint64_t>(figures.overflow >> (figures.doublings - level), 1);
+  }
   // Returns how often the table has got another locator.
   std::uint64_t growths(const Stage& stage) const {
     return (stage.generation >> kLifeBits) - (figures.generation >> kLifeBits);

@@ -71,6 +71,9 @@ base::Result<std::unique_ptr<NodeTable>> NodeTable::open(base::MutableBytes memo
   if (base::Status status = take_locators(ground, *stage, hand); !status.ok()) return status;
   std::unique_ptr<NodeTable> table(new NodeTable(ground, *stage, std::make_unique<Chunks>(*cut)));
   if (base::Status status = table->adopt(); !status.ok()) return status;
+  if (const auto header = LocatorHeader::parse(ground.place(stage->place)); header.ok()) {
+    table->growth_.begin_with(*header);
+  }
   return table;
 }
 

@@ -42,6 +42,10 @@ class NodeTable {
   void grow(const Request& request, fabric::Hand hand, Growth::Doors& doors) {
     growth_.work(hand, doors, layout::changes(request.op));
   }
+  // Leaves the step that a change should have taken to later ones. Under the lock of its part.
+  void owe(const Request& request, std::uint64_t part) {
+    if (layout::changes(request.op) && is_turn(request, part)) growth_.owe();
+  }
   const Growth& growth() const { return growth_; }
   Stage stage() const { return Stage::of(stage_.load(std::memory_order_acquire)).value(); }
 

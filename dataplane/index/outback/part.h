@@ -228,7 +228,9 @@ class Part {
   // While keys are moving: the number in this part of the old partition that a bucket's keys come from.
   std::size_t source_of(std::uint64_t bucket) const;
   std::uint64_t old_partition(std::size_t source) const;
-  bool is_settled(std::size_t source) const { return cursors_[source] >= cut().figures.partition_buckets; }
+  bool is_settled(std::size_t source) const {
+    return cursors_[source] >= cut().figures.partition_buckets * (stage_.doubled ? 2 : 1);
+  }
   bool is_moving(std::uint64_t bucket) const { return stage_.moving && !is_settled(source_of(bucket)); }
   void settle_source(std::size_t source, std::uint64_t& buckets);
   // Says whether a request may name this bucket for a key of this hash.

@@ -67,16 +67,20 @@ bool Part::look_before(std::uint64_t place, std::uint64_t hash, base::Bytes key,
   bucket = place;
   if (!look(place, hash, key, found)) return false;
   if (found.there || !is_moving(place)) return true;
-  const Candidates before = Candidates::of(hash, old_shape_);
-  for (const std::uint64_t each : before.buckets) {
-    const std::uint64_t old = std::uint64_t{before.partition} * shape_.buckets + each;
-    Found there;
-    if (old == place) continue;
-    if (!look(old, hash, key, there)) return false;
-    if (!there.there) continue;
-    found = there;
-    bucket = old;
-    return true;
+  // Where the table that is doubled had it, or the locator before this one.
+  for (const LocatorShape* shape : {&old_shape_, &shape_}) {
+    if (shape == &shape_ && !stage_.doubled) break;
+    const Candidates before = Candidates::of(hash, *shape);
+    for (const std::uint64_t each : before.buckets) {
+      const std::uint64_t old = std::uint64_t{before.partition} * shape_.buckets + each;
+      Found there;
+      if (old == place) continue;
+      if (!look(old, hash, key, there)) return false;
+      if (!there.there) continue;
+      found = there;
+      bucket = old;
+      return true;
+    }
   }
   return true;
 }
@@ -193,17 +197,19 @@ void Part::align(std::uint64_t bucket) {
   bump(counters_.reseeds);
 }
 
+// First buckets lose the keys that belong elsewhere. All that the old partition has become are looked at: a locator that
+// was damaged, and is another one now, has left keys in any of them.
 void Part::settle_source(std::size_t source, std::uint64_t& buckets) {
-  const std::uint64_t each = shape_.buckets, end = each * (stage_.doubled ? 3 : 2);
+  const std::uint64_t each = shape_.buckets, all = each * (stage_.doubled ? 2 : 1);
   const std::uint64_t first = old_partition(source) * each;
   std::uint32_t& cursor = cursors_[source];
-  for (; buckets > 0 && cursor < end; --buckets) {
-    if (cursor < each) {
-      if (!move_out(first + cursor)) ++cursor;
+  for (; buckets > 0 && cursor < 2 * all; --buckets) {
+    const std::uint64_t number = cursor % all;
+    const std::uint64_t bucket = first + (number < each ? number : old_shape_.partitions * each + number - each);
+    if (cursor < all) {
+      if (!move_out(bucket)) ++cursor;
       continue;
     }
-    const bool other = cursor >= 2 * each;
-    const std::uint64_t bucket = first + (other ? old_shape_.partitions * each : 0) + cursor % each;
     align(bucket);
     while (pull(bucket)) {
     }
@@ -215,7 +221,7 @@ bool Part::settle(std::uint64_t& buckets, fabric::Hand hand) {
   hand_ = hand;
   for (; stage_.moving && source_ < cursors_.size(); ++source_) {
     settle_source(source_, buckets);
-    if (cursors_[source_] < std::uint64_t{shape_.buckets} * (stage_.doubled ? 3 : 2)) return false;
+    if (cursors_[source_] < 2 * std::uint64_t{shape_.buckets} * (stage_.doubled ? 2 : 1)) return false;
   }
   return true;
 }

@@ -30,6 +30,9 @@ using layout::Geometry;
 // A part takes memory a chunk at a time, and the longest block needs a chunk.
 constexpr std::uint64_t kHeapOfPart = 8 << 20;
 constexpr std::uint64_t kMostParts = 16;
+// A table begins with a 256th of the buckets that there is room for, in as many partitions as threads need, if these are
+// not too small. A scan's position tells a table's locators apart: a quarter of what it can is left to doublings.
+constexpr std::uint64_t kMostDoublings = 8, kPartitionsAtFirst = 16, kFewPartitionBuckets = 256;
 constexpr std::uint64_t kManyLines = 64, kFewLines = 16;  // of a client: its changes under way at once
 constexpr std::uint64_t kGenerations = 1ull << 39;        // that a memory may begin with: as many again come after each
 
@@ -67,6 +70,14 @@ const char* mend_locator(const Cut& cut, base::MutableBytes table, base::Mutable
   return next == *stage ? "wrote it again" : "wrote another one, to which keys move";
 }
 
+// Says for people how far the table has grown.
+std::string state_of(const Cut& cut, const Stage& stage) {
+  return "the Outback table has " + std::to_string(cut.shape(stage.level).table_buckets()) + " of " +
+         std::to_string(cut.bucket_count) + " buckets, after " + std::to_string(stage.level) + " of " +
+         std::to_string(cut.figures.doublings) + " doublings and " + std::to_string(cut.growths(stage)) + " locators" +
+         (stage.moving ? ", and keys are moving to where the last of these says" : "");
+}
+
 // What a memory node runs.
 class Side final : public index::NodeSide, private Eras {
  public:
@@ -74,10 +85,9 @@ class Side final : public index::NodeSide, private Eras {
   base::Status open(const Geometry& geometry, base::MutableBytes memory, const base::HashSecret& seed) {
     std::byte* const leases = memory.data() + geometry.at(layout::kLeases).offset;
     std::byte* const directory = memory.data() + geometry.at(layout::kDirectory).offset;
-    // No locator, so no growth yet: it has not been tried with several threads.
     const Settings settings{.secret = seed,
                             .eras = this,
-                            .locator = {},
+                            .locator = part_of(memory, geometry.at(layout::kTable)),
                             .growth = {},
                             .move_lease = leases + 8 * layout::kMoveLease,
                             .move_finished = directory + layout::move_offset(geometry.tables)};
@@ -90,14 +100,21 @@ class Side final : public index::NodeSide, private Eras {
   fabric::Service& service() override { return *service_; }
   Numbers numbers() const override {
     const NodeTable::Totals totals = table_->totals();
+    const Growth& growth = table_->growth();
+    const Stage stage = table_->stage();
     return {.keys = totals.keys,
             .bytes = totals.bytes,
             .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader,
             .marks = {.overflow_keys = totals.overflow,
-                      .locator_bytes = table_->cut().locator_bytes,
+                      .locator_bytes = growth.locator_bytes(),
+                      .resize_stage = growth.building() ? 1ull : (stage.moving ? 2ull : 0ull),
+                      .doublings = stage.level,
+                      .doublings_left = table_->cut().figures.doublings - stage.level,
                       .make_ups = totals.make_ups,
                       .reseeds = totals.reseeds,
                       .pulled = totals.pulled,
+                      .locators_published = growth.figures().published,
+                      .settled = totals.settled,
                       .moved_blocks = totals.moved,
                       .in_place = totals.in_place,
                       .held_calls = service_->held()}};
@@ -167,8 +184,11 @@ Table::Options options_of(const Geometry& geometry, const session::Grant& grant)
                          .locator_region = layout::kTable,
                          .blocks_region = layout::kHeap,
                          .geometry = geometry};
-  // No second place of the locator: tables of pools do not grow yet.
-  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) options.blocks_at = made->locator;
+  // What clients reach of the heap begins with the locator's second place.
+  if (const auto made = cut(figures_of(geometry, seed)); made.ok()) {
+    options.blocks_at = made->locator;
+    options.second_locator_at = 0;
+  }
   return options;
 }
 
@@ -237,6 +257,7 @@ class Outback final : public index::Protocol {
     };
     index::Report report = outback::verify(*made, heap, seed, {.visit = visit, .progress = how.progress});
     if (const auto stage = stage_of(*made, heap); stage.ok()) {
+      report.state = state_of(*made, *stage);
       const base::Bytes place = stage->place == 0 ? table : heap.subspan(made->locator, made->locator_bytes);
       const base::Status locator = check_locator(*made, *stage, place);
       if (!locator.ok()) report.tell({Kind::impossible, 0, 0, 0, locator.message()});
@@ -289,20 +310,26 @@ Figures figures_of(const Geometry& geometry, const base::HashSecret& seed) {
   const std::uint64_t heap = geometry.at(layout::kHeap).bytes;
   const std::uint64_t clients = std::min<std::uint64_t>(geometry.max_sessions, 1 << 16);
   const bool many = clients * kManyLines * kLineBytes <= heap / 16;
-  const std::uint64_t partitions =
-      (geometry.rows + LocatorShape::kPartitionBuckets - 1) / LocatorShape::kPartitionBuckets;
+  const std::uint64_t rows = std::max<std::uint64_t>(geometry.rows, 2);
+  const std::uint64_t tags = (std::uint64_t{1} << index::kPositionBits) / rows;
+  const std::uint64_t doublings =
+      std::min({kMostDoublings, tags / 4, static_cast<std::uint64_t>(std::bit_width(rows) - 2)});
+  const std::uint64_t at_first = rows >> doublings;
+  const std::uint64_t fewest = (at_first + LocatorShape::kPartitionBuckets - 1) / LocatorShape::kPartitionBuckets;
+  const std::uint64_t partitions = std::max(fewest, std::min(kPartitionsAtFirst, at_first / kFewPartitionBuckets));
   const std::uint64_t most_parts = std::clamp<std::uint64_t>(std::bit_floor(heap / kHeapOfPart), 1, kMostParts);
-  const std::uint64_t parts = std::min(most_parts, std::max<std::uint64_t>(partitions, 1));
+  const std::uint64_t parts = std::min(most_parts, partitions);
   const auto drawn = [&seed](std::string_view what) { return base::keyed_hash(seed, base::bytes_of(what)); };
   return {.memory_bytes = heap,
           .generation = 2 + drawn("generation") % kGenerations,
           .salt = drawn("salt"),
           .partitions = partitions,
-          .partition_buckets = geometry.rows / partitions,
+          .partition_buckets = at_first / partitions,
           .parts = parts,
           .overflow = base::round_up(geometry.rows, parts),
           .clients = clients,
-          .lines = many ? kManyLines : kFewLines};
+          .lines = many ? kManyLines : kFewLines,
+          .doublings = doublings};
 }
 
 }  // namespace farpool::outback

@@ -52,13 +52,14 @@ Served NodeService::serve(fabric::Call& call) noexcept {
   return Served::held();
 }
 
-void NodeService::answer(Held* held) {
+void NodeService::answer(Held* held, std::uint64_t part) {
   Request request;
   FARPOOL_CHECK(get_kv_request(held->request, request) == Status::done);
   // No reply is longer than the longest block, or than a step of a scan.
   std::vector<std::byte> reply(
       std::min(held->ticket.room(), layout::kv_reply_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)));
   const std::size_t bytes = table_.run(request, held->session, held->hand, reply);
+  table_.owe(request, part);
   held->ticket.answer(base::Bytes(reply).first(bytes));
   delete held;
 }
@@ -69,7 +70,7 @@ void NodeService::leave(std::uint64_t part) {
     Held* latest = waiting.exchange(nullptr, std::memory_order_seq_cst);
     Held* first = nullptr;
     while (latest != nullptr) first = std::exchange(latest, std::exchange(latest->next, first));
-    while (first != nullptr) answer(std::exchange(first, first->next));
+    while (first != nullptr) answer(std::exchange(first, first->next), part);
     table_.part(part).unlock();
     if (waiting.load(std::memory_order_seq_cst) == nullptr || !table_.part(part).try_lock()) return;
   }

@@ -35,7 +35,7 @@ class NodeService final : public fabric::Service, private Growth::Doors {
     std::vector<std::byte> request;
     fabric::Ticket ticket;
   };
-  void answer(Held* held);
+  void answer(Held* held, std::uint64_t part);
   bool enter(std::uint64_t part) override { return table_.part(part).try_lock(); }
 
   NodeTable& table_;

@@ -26,7 +26,7 @@ class StageTeller final : public index::contract::Teller {
     options.wire.tear = false;
     options.wire.straggle = 0;
     options.geometry = {
-        .memory_bytes = 8 << 20, .table_percent = 1, .max_sessions = 4, .protocol = layout::Protocol::outback};
+        .memory_bytes = 8 << 20, .table_percent = 10, .max_sessions = 4, .protocol = layout::Protocol::outback};
     return options;
   }
   // Both clients know the locator and have their lines; but for `pool 2`, where neither has asked for anything.

@@ -371,8 +371,11 @@ task::Task<void> look_again(Bed& bed, Table& table, std::uint64_t clients, std::
 }
 
 void grow_in_a_bed(fabric::sim::Options wire, bool restarts) {
-  Bed bed(
-      {.keys = 60, .overflow = 20, .doublings = 4, .growth = GrowthSettings{.step = 4, .most_step = 16}, .wire = wire});
+  Bed bed({.keys = 60,
+           .overflow = 320,
+           .doublings = 4,
+           .growth = GrowthSettings{.step = 4, .most_step = 16},
+           .wire = wire});
   Bed::Client& idle = bed.connect();
   const auto before = [](Bed& in, Table& table) -> task::Task<void> {
     Cost cost;

@@ -49,9 +49,16 @@ TEST(OutbackMemory, IsCutAsItsTableNeeds) {
         continue;
       }
       const Cut made = *cut(figures_of(*geometry, {1, 2}));
-      EXPECT_EQ(made.bucket_count, geometry->rows);
-      const LocatorShape shape = *LocatorShape::of(geometry->rows, 4 * geometry->rows);
+      EXPECT_EQ(made.bucket_count, geometry->rows) << "there is room for all rows at last";
+      EXPECT_GE(made.figures.doublings, 4u) << "a table can grow sixteenfold";
+      EXPECT_GE(made.scan_tags(), 2 * made.figures.doublings) << "other locators beside those of doublings";
+      LocatorShape shape = made.shape(made.figures.doublings);
+      shape.array_words = LocatorShape::array_words_for(shape.table_slots(), shape.partitions);
       EXPECT_EQ(shape.table_buckets(), geometry->rows);
+      EXPECT_EQ(shape.words() * 8, made.locator_bytes);
+      if (bytes >= 1ull << 30 && percent >= 10) {
+        EXPECT_GE(made.figures.partitions, 16u) << "threads share no lock";
+      }
       EXPECT_GE(geometry->at(layout::kTable).bytes, shape.words() * 8) << "there is room for a locator of all keys";
       EXPECT_LE(geometry->at(layout::kTable).bytes, shape.words() * 8 + shape.partitions * 16);
       // Slots, seeds and heads take what the percentage says. The other place of the locator, and blocks, follow.
