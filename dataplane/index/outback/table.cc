@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "index/named_edit.h"
 #include "index/operation.h"
 #include "index/outback/client_state.h"
 #include "index/outback/layout.h"
@@ -17,6 +18,7 @@ using base::Nanos;
 using base::Result;
 using fabric::Cost;
 using index::Edit;
+using index::NamedEdit;
 using task::Task;
 
 void Shelf::lock() const {
@@ -213,6 +215,7 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
       changed.text = base::text_of(reply->value);
       co_return changed;
     }
+    changed.number = 0;  // it says where the text is
     // The line holds the block until its next request.
     fabric::Buffer block;
     const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
@@ -252,10 +255,67 @@ Task<Result<Table::Changed>> Table::change(Op op, std::string_view key, std::str
   return carry_out(*state_, {.op = op, .key = key, .value = value, .argument = argument}, deadline, cost);
 }
 
+namespace {
+
+Op op_of(NamedEdit::Name name) {
+  using Name = NamedEdit::Name;
+  switch (name) {
+    case Name::insert:
+      return Op::insert;
+    case Name::update:
+      return Op::update;
+    case Name::swap:
+      return Op::swap;
+    case Name::take:
+      return Op::take;
+    case Name::add:
+      return Op::add;
+    case Name::append:
+      return Op::append;
+    case Name::overlay:
+      return Op::overlay;
+    case Name::add_float:
+      return Op::add_float;
+  }
+  return Op::put;
+}
+
+NamedEdit::Refusal refusal_of(Status status) {
+  using Refusal = NamedEdit::Refusal;
+  switch (status) {
+    case Status::not_integer:
+      return Refusal::not_integer;
+    case Status::beyond_integer:
+      return Refusal::beyond_integer;
+    case Status::not_float:
+      return Refusal::not_float;
+    case Status::not_finite:
+      return Refusal::not_finite;
+    case Status::beyond_value:
+      return Refusal::beyond_value;
+    default:
+      return Refusal::none;
+  }
+}
+
+// The memory node carries the edit out.
+Task<Result<bool>> modify_by_name(Table::State& state, std::string_view key, NamedEdit& edit, Nanos deadline,
+                                  Cost& cost) {
+  const Wish wish{.op = op_of(edit.name()), .key = key, .value = edit.value(), .argument = edit.argument()};
+  Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
+  if (!changed.ok()) co_return changed.status();
+  edit.set_outcome({.existed = changed->existed,
+                    .refusal = refusal_of(changed->status),
+                    .number = changed->number,
+                    .text = std::move(changed->text)});
+  co_return changed->existed;
+}
+
 // A read, and a change on condition that nothing has changed since.
-Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Nanos deadline, Cost& cost) {
+Task<Result<bool>> modify_by_editor(Table::State& state, std::string_view key, index::Editor& editor, Nanos deadline,
+                                    Cost& cost) {
   for (;;) {
-    const Result<Sight> sight = co_await look(*state_, key, deadline, cost);
+    const Result<Sight> sight = co_await look(state, key, deadline, cost);
     if (!sight.ok()) co_return sight.status();
     const bool there = sight->value.has_value();
     const std::string_view shown = there && editor.wants_value() ? std::string_view(*sight->value) : "";
@@ -267,11 +327,18 @@ Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Na
       wish.op = edit.kind == Edit::Kind::put ? Op::update : Op::remove;
       wish.version = sight->version;
     }
-    const Result<Changed> changed = co_await carry_out(*state_, wish, deadline, cost);
+    const Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
     if (!changed.ok()) co_return changed.status();
     if (changed->status == Status::done) co_return there;
-    if (state_->port.now() >= deadline) co_return late("a modify, whose key changes all the time,");
+    if (state.port.now() >= deadline) co_return late("a modify, whose key changes all the time,");
   }
+}
+
+}  // namespace
+
+Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Nanos deadline, Cost& cost) {
+  if (NamedEdit* const named = editor.named()) return modify_by_name(*state_, key, *named, deadline, cost);
+  return modify_by_editor(*state_, key, editor, deadline, cost);
 }
 
 // --- the rest
