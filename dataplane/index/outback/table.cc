@@ -2,6 +2,7 @@
 #include "index/outback/table.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -73,22 +74,19 @@ struct Hold {
   const std::optional<session::EraPin> pin;
 };
 
-// What a key was found to be.
-struct Sight {
-  std::optional<std::string> value;
-  std::uint64_t version = 0;
-};
+using Value = std::optional<std::string>;
 
 base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
 
-std::string copied(std::string room, base::Bytes value) {
+Value copied(std::string room, base::Bytes value) {
   room.assign(base::text_of(value));
   return room;
 }
 
 // Reads a key where the locator says it is, and if that does not tell, wherever it is in its bucket. The value may use
-// the memory of `into`.
-Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {}) {
+// the memory of `into`. Sets `version`, if it is not null, to that of a value that is there.
+Task<Result<Value>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {},
+                         std::uint64_t* version = nullptr) {
   if (base::Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
   if (!state.is_ready()) {
     if (base::Status status = co_await state.ready(deadline, cost); !status.ok()) co_return status;
@@ -106,9 +104,9 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     } else {
       asked.argument = spot.slot;
     }
-    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
+    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost, spot.seed);
     if (!reply.ok()) co_return reply.status();
-    if (reply->status == Status::absent) co_return Sight{};
+    if (reply->status == Status::absent) co_return Value();
     if (reply->status == Status::stale) {
       make_up = false;
       if (base::Status status = co_await state.renew(generation, deadline, cost); !status.ok()) co_return status;
@@ -119,20 +117,24 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     const bool empty = (reply->flags & Reply::kEmpty) != 0;
     const bool may_be =
         make_up || (!empty && (elsewhere ? reply->key_bytes == bytes.size() : std::ranges::equal(reply->key, bytes)));
-    if (may_be && !elsewhere) co_return Sight{copied(std::move(into), reply->value), reply->version};
+    if (may_be && !elsewhere) {
+      if (version != nullptr) *version = reply->version;
+      co_return copied(std::move(into), reply->value);
+    }
     if (may_be) {
       fabric::Buffer block;
       const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
       if (!view.ok()) co_return view.status();
       if (*view && std::ranges::equal((*view)->key, bytes)) {
-        co_return Sight{copied(std::move(into), (*view)->value), (*view)->head.version};
+        if (version != nullptr) *version = (*view)->head.version;
+        co_return copied(std::move(into), (*view)->value);
       }
       if (state.port.now() >= deadline) co_return late("a lookup, whose value changes all the time,");
     }
     // The bucket has no such key if this was its slot under the newest seed, and nothing of it is in overflow.
     if (!make_up && !may_be && (reply->flags & kCached) == 0 &&
         slot_of(hash, seed_of(reply->hint).value) == spot.slot) {
-      co_return Sight{};
+      co_return Value();
     }
     state.marks.make_ups += make_up ? 0 : 1;
     make_up = true;
@@ -143,9 +145,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
 
 Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost,
                                                        std::string room) {
-  Result<Sight> sight = co_await look(*state_, key, deadline, cost, std::move(room));
-  if (!sight.ok()) co_return sight.status();
-  co_return std::move(sight->value);
+  return look(*state_, key, deadline, cost, std::move(room));
 }
 
 // --- changing
@@ -162,13 +162,34 @@ struct Wish {
   std::uint64_t version = 0;  // that the entry must have; 0: any
 };
 
-Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
+// Returns the text of a change that replies with one.
+Task<Result<Changed>> with_text(Table::State& state, const Reply& reply, Changed changed, Nanos deadline, Cost& cost) {
+  if ((reply.flags & Reply::kElsewhere) == 0) {
+    changed.text = base::text_of(reply.value);
+    co_return changed;
+  }
+  changed.number = 0;  // it says where the text is
+  // The line holds the block until its next request.
+  fabric::Buffer block;
+  const auto view = co_await state.read_elsewhere(reply, block, deadline, cost);
+  if (!view.ok()) co_return view.status();
+  if (!*view) co_return base::Status(Code::corrupt, "a block that the memory node holds for this client is not whole");
+  changed.text = base::text_of((*view)->value);
+  co_return changed;
+}
+
+// Answers with Changed, or with a bool alone: whether the change took place; of put, whether the key was there.
+template <class Answer>
+Task<Result<Answer>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
   if (base::Status status = index::check_sizes(wish.key, wish.value.size()); !status.ok()) co_return status;
   std::optional<Line> line = state.free_line();
-  if (!line) {
-    Result<Line> waited = co_await state.take_line(deadline, cost);
-    if (!waited.ok()) co_return waited.status();
-    line.emplace(std::move(*waited));
+  while (!line) {
+    if (!state.is_attached()) {
+      if (base::Status status = co_await state.attach(deadline, cost); !status.ok()) co_return status;
+    } else if (!co_await state.line_free.wait(deadline) && state.free_lines.empty()) {
+      co_return late("the change of another key, whose request line this one waits for,");
+    }
+    if (std::optional<Line> next = state.free_line()) line.emplace(std::move(*next));
   }
   std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
@@ -186,7 +207,7 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
                         .argument = wish.argument,
                         .key = key,
                         .value = base::bytes_of(wish.value)};
-    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
+    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost, spot.seed);
     if (!reply.ok()) co_return reply.status();
     if (is_refusal(reply->status)) co_return state.refusal(reply->status);
     if (reply->status == Status::stale) {
@@ -206,53 +227,37 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
       ++waits;
       continue;
     }
-    Changed changed{.status = reply->status,
-                    .existed = (reply->flags & Reply::kExisted) != 0,
-                    .number = static_cast<std::int64_t>(reply->number)};
-    const bool has_text = wish.op == Op::swap || wish.op == Op::take || wish.op == Op::add_float;
-    if (!has_text || reply->status != Status::done || (wish.op == Op::swap && !changed.existed)) co_return changed;
-    if ((reply->flags & Reply::kElsewhere) == 0) {
-      changed.text = base::text_of(reply->value);
-      co_return changed;
+    const bool existed = (reply->flags & Reply::kExisted) != 0;
+    if constexpr (std::is_same_v<Answer, bool>) {
+      co_return wish.op == Op::put ? existed : reply->status == Status::done;
+    } else {
+      Changed changed{.status = reply->status, .existed = existed, .number = static_cast<std::int64_t>(reply->number)};
+      const bool has_text = wish.op == Op::swap || wish.op == Op::take || wish.op == Op::add_float;
+      if (!has_text || reply->status != Status::done || (wish.op == Op::swap && !existed)) co_return changed;
+      co_return co_await with_text(state, *reply, std::move(changed), deadline, cost);
     }
-    changed.number = 0;  // it says where the text is
-    // The line holds the block until its next request.
-    fabric::Buffer block;
-    const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
-    if (!view.ok()) co_return view.status();
-    if (!*view)
-      co_return base::Status(Code::corrupt, "a block that the memory node holds for this client is not whole");
-    changed.text = base::text_of((*view)->value);
-    co_return changed;
   }
-}
-
-// A change whose outcome is whether it took place, or whether the key was there.
-Task<Result<bool>> whether(Table::State& state, Wish wish, bool Changed::*existed, Nanos deadline, Cost& cost) {
-  const Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
-  if (!changed.ok()) co_return changed.status();
-  co_return existed != nullptr ? *changed.*existed : changed->status == Status::done;
 }
 
 }  // namespace
 
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::insert, .key = key, .value = value}, nullptr, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::insert, .key = key, .value = value}, deadline, cost);
 }
 Task<Result<bool>> Table::update(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::update, .key = key, .value = value}, nullptr, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::update, .key = key, .value = value}, deadline, cost);
 }
 Task<Result<bool>> Table::remove(std::string_view key, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::remove, .key = key}, nullptr, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::remove, .key = key}, deadline, cost);
 }
 Task<Result<bool>> Table::put(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::put, .key = key, .value = value}, &Changed::existed, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::put, .key = key, .value = value}, deadline, cost);
 }
 
 Task<Result<Table::Changed>> Table::change(Op op, std::string_view key, std::string_view value, std::uint64_t argument,
                                            Nanos deadline, Cost& cost) {
   FARPOOL_CHECK(changes(op));
-  return carry_out(*state_, {.op = op, .key = key, .value = value, .argument = argument}, deadline, cost);
+  return carry_out<Changed>(*state_, {.op = op, .key = key, .value = value, .argument = argument}, deadline, cost);
 }
 
 namespace {
@@ -302,7 +307,7 @@ NamedEdit::Refusal refusal_of(Status status) {
 Task<Result<bool>> modify_by_name(Table::State& state, std::string_view key, NamedEdit& edit, Nanos deadline,
                                   Cost& cost) {
   const Wish wish{.op = op_of(edit.name()), .key = key, .value = edit.value(), .argument = edit.argument()};
-  Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
+  Result<Changed> changed = co_await carry_out<Changed>(state, wish, deadline, cost);
   if (!changed.ok()) co_return changed.status();
   edit.set_outcome({.existed = changed->existed,
                     .refusal = refusal_of(changed->status),
@@ -315,19 +320,20 @@ Task<Result<bool>> modify_by_name(Table::State& state, std::string_view key, Nam
 Task<Result<bool>> modify_by_editor(Table::State& state, std::string_view key, index::Editor& editor, Nanos deadline,
                                     Cost& cost) {
   for (;;) {
-    const Result<Sight> sight = co_await look(state, key, deadline, cost);
-    if (!sight.ok()) co_return sight.status();
-    const bool there = sight->value.has_value();
-    const std::string_view shown = there && editor.wants_value() ? std::string_view(*sight->value) : "";
+    std::uint64_t version = 0;
+    const Result<Value> value = co_await look(state, key, deadline, cost, {}, &version);
+    if (!value.ok()) co_return value.status();
+    const bool there = value->has_value();
+    const std::string_view shown = there && editor.wants_value() ? std::string_view(**value) : "";
     const Edit edit = editor.edit(there ? std::optional(shown) : std::nullopt);
     if (edit.kind == Edit::Kind::keep || (edit.kind == Edit::Kind::erase && !there)) co_return there;
     Wish wish{.op = Op::insert, .key = key};
     if (edit.kind == Edit::Kind::put) wish.value = edit.value;
     if (there) {
       wish.op = edit.kind == Edit::Kind::put ? Op::update : Op::remove;
-      wish.version = sight->version;
+      wish.version = version;
     }
-    const Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
+    const Result<Changed> changed = co_await carry_out<Changed>(state, wish, deadline, cost);
     if (!changed.ok()) co_return changed.status();
     if (changed->status == Status::done) co_return there;
     if (state.port.now() >= deadline) co_return late("a modify, whose key changes all the time,");
