@@ -189,6 +189,7 @@ frames: release ## GET, SET and DEL allocate nothing, and no coroutine of the co
 	@cmake --build build/release -j $(JOBS) --target allocations_test
 	@build/release/allocations_test --gtest_brief=1
 	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,outback,client,front,session,index build/release/apps/farpool-compute-shard
+	@go run ./hack/frames --most 3072 --shown 0 --rooms outback,client,front build/release/apps/farpool-compute-shard
 
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong

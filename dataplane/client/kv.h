@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "index/edit.h"
+#include "index/named_edit.h"
 #include "index/page.h"
 #include "task/task.h"
 
@@ -18,6 +19,7 @@ namespace farpool::client {
 
 using index::Edit;
 using index::Editor;
+using index::NamedEdit;
 using index::Page;
 
 class Kv {

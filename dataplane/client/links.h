@@ -106,7 +106,7 @@ class Pool::Account {
   Account(Pool& pool, Operation operation)
       : deadline(pool.port_.now() + pool.options_.operation_deadline),
         pool_(pool),
-        begun_(pool.port_.now()),
+        begun_(deadline - pool.options_.operation_deadline),
         counters_(pool.counters_.operations[static_cast<std::size_t>(operation)]) {}
 
   void retry() { counters_.retries.add(); }

@@ -19,6 +19,8 @@ struct Edit {
   static Edit erase() { return {Kind::erase, {}}; }
 };
 
+class NamedEdit;
+
 // Looks at the value that a key has (nothing: the key is absent) while no other client can change it, and says what to
 // do. It may run again if an attempt did nothing, and must then start afresh; its last answer is the one that took
 // effect. It must not block or suspend.
@@ -29,6 +31,9 @@ class Editor {
   // Returns false if it only asks whether the key exists, and gets an empty view: that saves reading the value of an
   // extent.
   virtual bool wants_value() const { return true; }
+  // Returns itself if it is a read-modify-write with a name: a memory node may be able to carry it out. nullptr: only
+  // edit() knows what it does.
+  virtual NamedEdit* named() { return nullptr; }
 };
 
 }  // namespace farpool::index

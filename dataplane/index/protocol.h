@@ -57,7 +57,8 @@ class NodeSide {
   struct Numbers {
     std::uint64_t keys = 0;
     std::uint64_t bytes = 0;  // of keys and values
-    std::uint64_t live = 0;   // of the heap: what keys and values take, with all that belongs to them
+    std::uint64_t heap = 0;   // bytes that keys and values can take, with all that belongs to them
+    std::uint64_t live = 0;   // what they take of these
     NodeMarks marks = {};
   };
   // Returns what is in the memory now. Any thread.

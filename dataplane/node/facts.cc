@@ -101,6 +101,7 @@ MemoryNode::Stats MemoryNode::take_stock() const {
   stats.heap_bytes = geometry_.at(layout::kHeap).bytes;
   if (executor_->side) {
     const index::NodeSide::Numbers numbers = executor_->side->numbers();
+    stats.heap_bytes = numbers.heap;
     stats.heap_live = numbers.live;
     stats.index = numbers.marks;
   } else {

@@ -19,6 +19,7 @@ namespace {
 using base::Result;
 using base::Status;
 using client::Edit;
+using client::NamedEdit;
 using task::Task;
 
 // A value's limit, which is not that of a word on the wire (proto-max-bulk-len).
@@ -30,149 +31,23 @@ void bulk_or_null(Request& request, const std::optional<std::string>& value) {
   value ? request.answer().bulk(*value) : request.answer().null();
 }
 
-// SET in all its forms, SETNX and GETSET.
+// SET with conditions, where GET asks for the value before.
 class SetEditor final : public client::Editor {
  public:
-  enum class When : std::uint8_t { always, absent, present };
-  SetEditor(std::string_view value, When when, bool want_old) : value_(value), when_(when), want_old_(want_old) {}
+  SetEditor(std::string_view value, NamedEdit::Name name) : value_(value), name_(name) {}
 
   Edit edit(std::optional<std::string_view> value) override {
     old_.reset();
-    if (want_old_ && value) old_.emplace(*value);
-    written_ = when_ == When::always || (when_ == When::present) == value.has_value();
-    return written_ ? Edit::put(std::string(value_)) : Edit::keep();
+    if (value) old_.emplace(*value);
+    const bool writes = (name_ == NamedEdit::Name::update) == value.has_value();
+    return writes ? Edit::put(std::string(value_)) : Edit::keep();
   }
-  bool wants_value() const override { return want_old_; }
-  bool written() const { return written_; }
   const std::optional<std::string>& old() const { return old_; }
 
  private:
   std::string_view value_;
-  When when_;
-  bool want_old_;
-  bool written_ = false;
+  NamedEdit::Name name_;
   std::optional<std::string> old_;
-};
-
-class TakeEditor final : public client::Editor {
- public:
-  Edit edit(std::optional<std::string_view> value) override {
-    old_.reset();
-    if (!value) return Edit::keep();
-    old_.emplace(*value);
-    return Edit::erase();
-  }
-  const std::optional<std::string>& old() const { return old_; }
-
- private:
-  std::optional<std::string> old_;
-};
-
-// An editor that may find that the value does not allow the command.
-class CheckedEditor : public client::Editor {
- public:
-  Edit edit(std::optional<std::string_view> value) final {
-    error_ = {};
-    return change(value);
-  }
-  std::string_view error() const { return error_; }
-
- protected:
-  virtual Edit change(std::optional<std::string_view> value) = 0;
-  Edit refuse(std::string_view error) {
-    error_ = error;
-    return Edit::keep();
-  }
-
- private:
-  std::string_view error_;
-};
-
-class AppendEditor final : public CheckedEditor {
- public:
-  AppendEditor(std::string_view tail, std::size_t longest) : tail_(tail), longest_(longest) {}
-  std::size_t length() const { return length_; }
-
- protected:
-  Edit change(std::optional<std::string_view> value) override {
-    const std::string_view head = value.value_or("");
-    length_ = head.size() + tail_.size();
-    if (value && length_ > longest_) return refuse(kTooLong);
-    std::string joined;
-    joined.reserve(length_);
-    joined += head;
-    joined += tail_;
-    return Edit::put(std::move(joined));
-  }
-
- private:
-  std::string_view tail_;
-  std::size_t longest_;
-  std::size_t length_ = 0;
-};
-
-class OverlayEditor final : public CheckedEditor {
- public:
-  OverlayEditor(std::uint64_t offset, std::string_view patch, std::size_t longest)
-      : offset_(offset), patch_(patch), longest_(longest) {}
-  std::size_t length() const { return length_; }
-
- protected:
-  Edit change(std::optional<std::string_view> value) override {
-    length_ = value.value_or("").size();
-    if (patch_.empty()) return Edit::keep();
-    if (offset_ > longest_ || offset_ + patch_.size() > longest_) return refuse(kTooLong);
-    std::string patched(value.value_or(""));
-    patched.resize(std::max<std::size_t>(patched.size(), offset_ + patch_.size()), '\0');
-    patched.replace(offset_, patch_.size(), patch_);
-    length_ = patched.size();
-    return Edit::put(std::move(patched));
-  }
-
- private:
-  std::uint64_t offset_;
-  std::string_view patch_;
-  std::size_t longest_;
-  std::size_t length_ = 0;
-};
-
-class AddEditor final : public CheckedEditor {
- public:
-  explicit AddEditor(std::int64_t addend) : addend_(addend) {}
-  std::int64_t sum() const { return sum_; }
-
- protected:
-  Edit change(std::optional<std::string_view> value) override {
-    const std::optional<std::int64_t> number = value ? base::parse_integer(*value) : 0;
-    if (!number) return refuse(kNotAnInteger);
-    if (__builtin_add_overflow(*number, addend_, &sum_)) return refuse("ERR increment or decrement would overflow");
-    return Edit::put(std::to_string(sum_));
-  }
-
- private:
-  std::int64_t addend_;
-  std::int64_t sum_ = 0;
-};
-
-class AddFloatEditor final : public CheckedEditor {
- public:
-  explicit AddFloatEditor(std::string_view addend) : addend_(addend) {}
-  const std::string& sum() const { return sum_; }
-
- protected:
-  Edit change(std::optional<std::string_view> value) override {
-    const std::optional<long double> number = value ? base::parse_float(*value) : 0.0L;
-    const std::optional<long double> addend = base::parse_float(addend_);
-    if (!number || !addend) return refuse("ERR value is not a valid float");
-    const long double sum = *number + *addend;
-    if (!(sum - sum == 0)) return refuse("ERR increment would produce NaN or Infinity");
-    sum_ = base::format_float(sum);
-    return Edit::put(sum_);
-  }
-
- private:
-  std::string_view addend_;
-  std::string sum_;
 };
 
 // True if the operation took effect as the editor decided; otherwise the request has been answered with the error.
@@ -182,11 +57,31 @@ Task<bool> modify(Conversation& conversation, Request& request, client::Editor& 
   co_return status.ok();
 }
 
-Task<bool> modify_checked(Conversation& conversation, Request& request, CheckedEditor& editor) {
-  const bool done = co_await modify(conversation, request, editor);
+std::string_view error_of(NamedEdit::Refusal refusal) {
+  switch (refusal) {
+    case NamedEdit::Refusal::none:
+      return {};
+    case NamedEdit::Refusal::not_integer:
+      return kNotAnInteger;
+    case NamedEdit::Refusal::beyond_integer:
+      return "ERR increment or decrement would overflow";
+    case NamedEdit::Refusal::not_float:
+      return "ERR value is not a valid float";
+    case NamedEdit::Refusal::not_finite:
+      return "ERR increment would produce NaN or Infinity";
+    case NamedEdit::Refusal::beyond_value:
+      return kTooLong;
+  }
+  return {};
+}
+
+// The same, for an edit that may find that the value does not allow the command.
+Task<bool> modify_checked(Conversation& conversation, Request& request, NamedEdit& edit) {
+  const bool done = co_await modify(conversation, request, edit);
   if (!done) co_return false;
-  const bool allowed = editor.error().empty();
-  if (!allowed) request.error(editor.error());
+  const std::string_view error = error_of(edit.outcome().refusal);
+  const bool allowed = error.empty();
+  if (!allowed) request.error(error);
   co_return allowed;
 }
 
@@ -194,6 +89,15 @@ Task<bool> modify_checked(Conversation& conversation, Request& request, CheckedE
 void count_read(Conversation& conversation, bool found) {
   Counters& counters = conversation.service().counters;
   (found ? counters.hits : counters.misses).add();
+}
+
+// Carries out an edit that replies with the value before.
+Task<void> answer_before(Conversation& conversation, Request& request, NamedEdit::Name name, std::string_view value) {
+  NamedEdit edit(name, value);
+  const bool done = co_await modify(conversation, request, edit);
+  if (!done) co_return;
+  count_read(conversation, edit.outcome().text.has_value());
+  bulk_or_null(request, edit.outcome().text);
 }
 
 // The value at the command's key; outer nothing: the request has been answered with an error.
@@ -209,9 +113,9 @@ Task<std::optional<std::optional<std::string>>> fetch(Conversation& conversation
 }
 
 Task<void> add(Conversation& conversation, Request& request, std::int64_t addend) {
-  AddEditor editor(addend);
-  const bool done = co_await modify_checked(conversation, request, editor);
-  if (done) request.answer().integer(editor.sum());
+  NamedEdit edit(NamedEdit::Name::add, {}, static_cast<std::uint64_t>(addend));
+  const bool done = co_await modify_checked(conversation, request, edit);
+  if (done) request.answer().integer(edit.outcome().number);
 }
 
 // What became of the keys of one command.
@@ -249,7 +153,7 @@ Task<void> erase_one(client::Kv& kv, std::string_view key, Tally& tally) {
 }
 
 struct SetOptions {
-  SetEditor::When when = SetEditor::When::always;
+  enum class When : std::uint8_t { always, absent, present } when = When::always;
   bool get = false;
 };
 
@@ -261,10 +165,10 @@ std::optional<SetOptions> parse_set_options(Request& request) {
   std::string_view expiry;
   for (std::size_t i = 3; i < command.size(); ++i) {
     const std::string_view word = command[i];
-    if (same_word(word, "NX") && options.when != SetEditor::When::present) {
-      options.when = SetEditor::When::absent;
-    } else if (same_word(word, "XX") && options.when != SetEditor::When::absent) {
-      options.when = SetEditor::When::present;
+    if (same_word(word, "NX") && options.when != SetOptions::When::present) {
+      options.when = SetOptions::When::absent;
+    } else if (same_word(word, "XX") && options.when != SetOptions::When::absent) {
+      options.when = SetOptions::When::present;
     } else if (same_word(word, "GET")) {
       options.get = true;
     } else if (same_word(word, "KEEPTTL") && expiry.empty()) {
@@ -286,11 +190,39 @@ std::optional<SetOptions> parse_set_options(Request& request) {
   return options;
 }
 
+// Not inlined: its frame would be a part of every SET's.
+[[gnu::noinline]] Task<void> set_with_options(Conversation& conversation, Request& request, SetOptions options) {
+  if (options.when == SetOptions::When::always) {
+    co_await answer_before(conversation, request, NamedEdit::Name::swap, request.command[2]);
+    co_return;
+  }
+  const auto name = options.when == SetOptions::When::present ? NamedEdit::Name::update : NamedEdit::Name::insert;
+  if (!options.get) {
+    NamedEdit edit(name, request.command[2]);
+    const bool done = co_await modify(conversation, request, edit);
+    if (!done) co_return;
+    const bool written = edit.outcome().existed == (name == NamedEdit::Name::update);
+    written ? request.answer().ok() : request.answer().null();
+    co_return;
+  }
+  SetEditor editor(request.command[2], name);
+  const bool done = co_await modify(conversation, request, editor);
+  if (!done) co_return;
+  count_read(conversation, editor.old().has_value());
+  bulk_or_null(request, editor.old());
+}
+
 }  // namespace
 
 Task<void> op_get(Conversation& conversation, Request& request) {
-  auto value = co_await fetch(conversation, request);
-  if (!value) co_return;
+  // Without fetch(), whose frame and results would be one more for each GET.
+  Result<std::optional<std::string>> value =
+      co_await conversation.kv().get(request.command[1], std::move(request.room));
+  if (!value.ok()) {
+    pool_error(request, value.status(), conversation.service().counters);
+    co_return;
+  }
+  count_read(conversation, value->has_value());
   bulk_or_null(request, *value);
   if (*value) request.room = std::move(**value);
 }
@@ -298,48 +230,32 @@ Task<void> op_get(Conversation& conversation, Request& request) {
 Task<void> op_set(Conversation& conversation, Request& request) {
   const std::optional<SetOptions> options = parse_set_options(request);
   if (!options) co_return;
-  if (options->when == SetEditor::When::always && !options->get) {
+  if (options->when == SetOptions::When::always && !options->get) {
     const Status status = co_await conversation.kv().put(request.command[1], request.command[2]);
     status.ok() ? request.answer().ok() : pool_error(request, status, conversation.service().counters);
     co_return;
   }
-  SetEditor editor(request.command[2], options->when, options->get);
-  const bool done = co_await modify(conversation, request, editor);
-  if (!done) co_return;
-  if (options->get) {
-    count_read(conversation, editor.old().has_value());
-    bulk_or_null(request, editor.old());
-  } else {
-    editor.written() ? request.answer().ok() : request.answer().null();
-  }
+  co_await set_with_options(conversation, request, *options);
 }
 
 Task<void> op_setnx(Conversation& conversation, Request& request) {
-  SetEditor editor(request.command[2], SetEditor::When::absent, false);
-  const bool done = co_await modify(conversation, request, editor);
-  if (done) request.answer().integer(editor.written() ? 1 : 0);
+  NamedEdit edit(NamedEdit::Name::insert, request.command[2]);
+  const bool done = co_await modify(conversation, request, edit);
+  if (done) request.answer().integer(edit.outcome().existed ? 0 : 1);
 }
 
 Task<void> op_getset(Conversation& conversation, Request& request) {
-  SetEditor editor(request.command[2], SetEditor::When::always, true);
-  const bool done = co_await modify(conversation, request, editor);
-  if (!done) co_return;
-  count_read(conversation, editor.old().has_value());
-  bulk_or_null(request, editor.old());
+  return answer_before(conversation, request, NamedEdit::Name::swap, request.command[2]);
 }
 
 Task<void> op_getdel(Conversation& conversation, Request& request) {
-  TakeEditor editor;
-  const bool done = co_await modify(conversation, request, editor);
-  if (!done) co_return;
-  count_read(conversation, editor.old().has_value());
-  bulk_or_null(request, editor.old());
+  return answer_before(conversation, request, NamedEdit::Name::take, {});
 }
 
 Task<void> op_append(Conversation& conversation, Request& request) {
-  AppendEditor editor(request.command[2], conversation.settings().max_value_bytes);
-  const bool done = co_await modify_checked(conversation, request, editor);
-  if (done) request.answer().integer(static_cast<std::int64_t>(editor.length()));
+  NamedEdit edit(NamedEdit::Name::append, request.command[2]);
+  const bool done = co_await modify_checked(conversation, request, edit);
+  if (done) request.answer().integer(edit.outcome().number);
 }
 
 Task<void> op_strlen(Conversation& conversation, Request& request) {
@@ -362,10 +278,9 @@ Task<void> op_setrange(Conversation& conversation, Request& request) {
     request.error("ERR offset is out of range");
     co_return;
   }
-  OverlayEditor editor(static_cast<std::uint64_t>(*offset), request.command[3],
-                       conversation.settings().max_value_bytes);
-  const bool done = co_await modify_checked(conversation, request, editor);
-  if (done) request.answer().integer(static_cast<std::int64_t>(editor.length()));
+  NamedEdit edit(NamedEdit::Name::overlay, request.command[3], static_cast<std::uint64_t>(*offset));
+  const bool done = co_await modify_checked(conversation, request, edit);
+  if (done) request.answer().integer(edit.outcome().number);
 }
 
 Task<void> op_getrange(Conversation& conversation, Request& request) {
@@ -418,9 +333,9 @@ Task<void> op_decrby(Conversation& conversation, Request& request) {
 }
 
 Task<void> op_incrbyfloat(Conversation& conversation, Request& request) {
-  AddFloatEditor editor(request.command[2]);
-  const bool done = co_await modify_checked(conversation, request, editor);
-  if (done) request.answer().bulk(editor.sum());
+  NamedEdit edit(NamedEdit::Name::add_float, request.command[2]);
+  const bool done = co_await modify_checked(conversation, request, edit);
+  if (done) request.answer().bulk(edit.outcome().text.value_or(""));
 }
 
 Task<void> op_mget(Conversation& conversation, Request& request) {

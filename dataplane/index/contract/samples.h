@@ -19,6 +19,7 @@ struct Budget {
   std::uint32_t refusal = 0;  // of an insert of a present key, an update or a remove of an absent one
   std::uint32_t update = 0;   // of a present key; also put
   std::uint32_t modify = 0;   // of a present key; 0: as an update
+  std::uint32_t named = 0;    // a modify by a name, of a short value; 0: as any modify
   std::uint32_t remove = 0;   // of a present key
   std::uint32_t scan_empty = 0, scan = 0;
   std::uint32_t scan_messages = 0;  // of a scan that finds nothing
@@ -159,6 +160,7 @@ inline Sample sample_of_outback() {
                      .refusal = 1,
                      .update = 1,
                      .modify = 2,
+                     .named = 1,
                      .remove = 1,
                      .scan_empty = 4,  // three of them read the locator
                      .scan = 1,

@@ -29,6 +29,7 @@
 #include "base/random.h"
 #include "heap/heap.h"
 #include "index/contract/bed.h"
+#include "index/named_edit.h"
 #include "layout/regions.h"
 #include "node/audit.h"
 #include "protocols/protocols.h"
@@ -384,6 +385,89 @@ TEST_P(Results, AnEditorSeesTheValueAndDecides) {
   expect_sound(*bed);
 }
 
+// The value before of each named edit, what it makes of it, and what it says. Nothing: the key is absent.
+struct NamedCase {
+  NamedEdit::Name name;
+  std::optional<std::string> before;
+  std::string value;
+  std::uint64_t argument;
+  std::optional<std::string> after;
+  NamedEdit::Outcome outcome;  // without `existed`, which `before` says
+};
+
+inline std::vector<NamedCase> named_cases() {
+  using Name = NamedEdit::Name;
+  using Refusal = NamedEdit::Refusal;
+  const std::string most(layout::kMaxValueBytes, 'm'), large(9000, 'l');
+  const std::string greatest = "9223372036854775807";
+  return {{Name::insert, {}, "new", 0, "new", {}},
+          {Name::insert, "old", "new", 0, "old", {}},
+          {Name::update, {}, "new", 0, {}, {}},
+          {Name::update, "old", "newer", 0, "newer", {}},
+          {Name::swap, {}, "new", 0, "new", {}},
+          {Name::swap, "old", "new", 0, "new", {.text = "old"}},
+          {Name::swap, "", large, 0, large, {.text = ""}},
+          {Name::swap, large, "new", 0, "new", {.text = large}},
+          {Name::take, {}, "", 0, {}, {}},
+          {Name::take, "old", "", 0, {}, {.text = "old"}},
+          {Name::take, large, "", 0, {}, {.text = large}},
+          {Name::add, {}, "", 7, "7", {.number = 7}},
+          {Name::add, "10", "", static_cast<std::uint64_t>(-12), "-2", {.number = -2}},
+          {Name::add, "ten", "", 1, "ten", {.refusal = Refusal::not_integer}},
+          {Name::add, "", "", 1, "", {.refusal = Refusal::not_integer}},
+          {Name::add, greatest, "", 1, greatest, {.refusal = Refusal::beyond_integer}},
+          {Name::append, {}, "", 0, "", {}},
+          {Name::append, {}, "ab", 0, "ab", {.number = 2}},
+          {Name::append, "ab", "cd", 0, "abcd", {.number = 4}},
+          {Name::append, large, large, 0, large + large, {.number = 18000}},
+          {Name::append, most, "x", 0, most, {.refusal = Refusal::beyond_value}},
+          {Name::overlay, {}, "", 5, {}, {}},
+          {Name::overlay, "abc", "", 5, "abc", {.number = 3}},
+          {Name::overlay, {}, "x", 2, std::string("\0\0x", 3), {.number = 3}},
+          {Name::overlay, "abcdef", "XY", 1, "aXYdef", {.number = 6}},
+          {Name::overlay,
+           "abc",
+           "x",
+           layout::kMaxValueBytes - 1,
+           "abc" + std::string(most.size() - 4, '\0') + "x",
+           {.number = layout::kMaxValueBytes}},
+          {Name::overlay, "abc", "x", layout::kMaxValueBytes, "abc", {.refusal = Refusal::beyond_value}},
+          {Name::overlay, "abc", "x", ~0ull >> 1, "abc", {.refusal = Refusal::beyond_value}},
+          {Name::add_float, {}, "1.5", 0, "1.5", {.text = "1.5"}},
+          {Name::add_float, "10.50", "0.1", 0, "10.6", {.text = "10.6"}},
+          {Name::add_float, "ten", "1", 0, "ten", {.refusal = Refusal::not_float}},
+          {Name::add_float, "10", "one", 0, "10", {.refusal = Refusal::not_float}},
+          {Name::add_float, "inf", "1", 0, "inf", {.refusal = Refusal::not_finite}}};
+}
+
+TEST_P(Results, NamedEditsFollowTheRulesOfRedis) {
+  layout::GeometryRequest table = sample.tables[0];
+  table.memory_bytes = 64 << 20;
+  const auto bed = make(table);
+  User a(*bed);
+  ASSERT_FALSE(*a.put("first", "what every client needs has been read"));
+  const std::vector<NamedCase> cases = named_cases();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const NamedCase& one = cases[i];
+    SCOPED_TRACE("case " + std::to_string(i));
+    const std::string key = "key" + std::to_string(i);
+    const std::size_t longest = std::max(one.before.value_or("").size(), one.after.value_or("").size());
+    if (!fits(a.member, key.size(), longest)) continue;
+    if (one.before) ASSERT_FALSE(*a.put(key, *one.before));
+    NamedEdit edit(one.name, one.value, one.argument);
+    const auto existed = a.modify(key, edit);
+    ASSERT_TRUE(existed.ok()) << text(existed.status());
+    if (sample.budget.named != 0 && longest < 1000) EXPECT_LE(a.cost.trips, sample.budget.named);
+    EXPECT_EQ(*existed, one.before.has_value());
+    EXPECT_EQ(edit.outcome().existed, one.before.has_value());
+    EXPECT_EQ(edit.outcome().refusal, one.outcome.refusal);
+    EXPECT_EQ(edit.outcome().number, one.outcome.number);
+    EXPECT_TRUE(edit.outcome().text == one.outcome.text);
+    EXPECT_TRUE(*a.lookup(key) == one.after);
+  }
+  expect_sound(*bed);
+}
+
 // Around what fits an entry of a table, a block of the heap and what a slot's length can say, up to the limits.
 TEST_P(Results, AreRightForEverySizeUpToTheLimits) {
   layout::GeometryRequest table = sample.tables[0];
@@ -461,6 +545,18 @@ TEST_P(BadInput, WhatIsTooLongIsRefusedAndChangesNothing) {
   EXPECT_EQ(*a.lookup("k"), "v");
   EXPECT_EQ(*a.lookup("l"), std::nullopt);
   EXPECT_EQ(a.count()->keys, 1u);
+  expect_sound(*bed);
+}
+
+TEST_P(BadInput, ANamedEditThatIsTooLongIsRefusedAndChangesNothing) {
+  const auto bed = make(sample.tables[0]);
+  User a(*bed);
+  ASSERT_FALSE(*a.put("k", "v"));
+  const std::string long_key(layout::kMaxKeyBytes + 1, 'k'), long_value(layout::kMaxValueBytes + 1, 'v');
+  NamedEdit add(NamedEdit::Name::add, {}, 1), swap(NamedEdit::Name::swap, long_value);
+  EXPECT_EQ(a.modify(long_key, add).code(), Code::too_large);
+  EXPECT_EQ(a.modify("k", swap).code(), Code::too_large);
+  EXPECT_EQ(*a.lookup("k"), "v");
   expect_sound(*bed);
 }
 

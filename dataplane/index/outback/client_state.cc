@@ -130,7 +130,7 @@ Task<base::Status> Table::State::read(std::uint32_t region, std::uint64_t offset
   for (std::size_t at = 0; at < into.size();) {
     const std::size_t bytes = std::min(most, into.size() - at);
     const std::array ops{fabric::Op::read({region, offset + at}, buffer.first(bytes))};
-    const fabric::Outcome outcome = co_await held->post(ops, patience(deadline), cost);
+    const fabric::Outcome outcome = co_await held->post(ops, patience(deadline, port.now()), cost);
     if (outcome.fate != Fate::done) {
       co_return lost_read(*held);
     }
@@ -154,7 +154,7 @@ Task<Result<Table::State::Place>> Table::State::newest_place(Nanos deadline, Cos
     chain.add(fabric::Op::read({places[i].region, places[i].offset},
                                buffer.span().subspan(i * LocatorHeader::kBytes, LocatorHeader::kBytes)));
   }
-  const fabric::Outcome outcome = co_await held->post(chain.ops(), patience(deadline), cost);
+  const fabric::Outcome outcome = co_await held->post(chain.ops(), patience(deadline, port.now()), cost);
   if (outcome.fate != Fate::done) co_return lost_read(*held);
   std::optional<Place> newest;
   base::Status wrong;
@@ -226,13 +226,6 @@ Task<base::Status> Table::State::renew(std::uint64_t generation, Nanos deadline,
   }
 }
 
-Task<Result<Reply>> Table::State::ask_to_attach(Nanos deadline, Cost& cost) {
-  fabric::Buffer bytes, room;
-  const Asked asked = co_await post({.op = Op::attach, .argument = token_}, bytes, room, deadline, cost);
-  if (!asked.trouble.ok()) co_return asked.trouble;
-  co_return asked.reply;
-}
-
 Task<base::Status> Table::State::attach(Nanos deadline, Cost& cost) {
   for (;;) {
     if (base::Status status = co_await ready(deadline, cost); !status.ok()) co_return status;
@@ -242,7 +235,7 @@ Task<base::Status> Table::State::attach(Nanos deadline, Cost& cost) {
       if (!turn.ok()) co_return turn.status();
       if (attached_ == connects_ && alive()) co_return base::Status();
       const std::uint64_t on = connects_;
-      const Result<Reply> reply = co_await ask_to_attach(deadline, cost);
+      const Result<Reply> reply = co_await post({.op = Op::attach, .argument = token_}, deadline, cost);
       if (!reply.ok() && alive()) co_return reply.status();
       if (reply.ok() && is_refusal(reply->status)) co_return refusal(reply->status);
       if (reply.ok() && reply->status == Status::done) {
@@ -266,8 +259,7 @@ Task<base::Status> Table::State::attach(Nanos deadline, Cost& cost) {
 
 Task<void> Table::State::detach(Nanos deadline, Cost& cost) {
   if (!alive() || attached_ != connects_) co_return;
-  fabric::Buffer bytes, room;
-  (void)co_await post({.op = Op::detach, .client = client_}, bytes, room, deadline, cost);
+  (void)co_await post({.op = Op::detach, .client = client_}, deadline, cost);
   attached_ = 0;
 }
 
@@ -278,51 +270,52 @@ std::optional<Line> Table::State::free_line() {
   return Line(*this, line);
 }
 
-Task<Result<Line>> Table::State::take_line(Nanos deadline, Cost& cost) {
-  for (;;) {
-    if (base::Status status = co_await attach(deadline, cost); !status.ok()) co_return status;
-    if (std::optional<Line> line = free_line()) co_return *std::move(line);
-    if (!co_await line_free.wait(deadline) && free_lines.empty()) {
-      co_return late("the change of another key, whose request line this one waits for,");
-    }
-  }
-}
-
 // --- asking
 
-Task<Table::State::Asked> Table::State::post(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room,
-                                             Nanos deadline, Cost& cost) {
-  Asked asked;
+Result<fabric::Op> Table::State::call_of(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room) {
   const std::uint64_t most = port.caps().call_bytes;
   const std::size_t length = layout::kv_request_bytes(request.key.size(), request.value.size());
   if (length > most) {
-    asked.trouble = {Code::too_large, "a request of " + std::to_string(length) + " bytes, where this wire carries " +
-                                          std::to_string(most)};
-    co_return asked;
+    return base::Status(Code::too_large, "a request of " + std::to_string(length) + " bytes, where this wire carries " +
+                                             std::to_string(most));
   }
   if (bytes.size() < length) bytes = port.buffer(length);
   const std::size_t wanted = std::min<std::uint64_t>(request.op == Op::scan ? kScanRoom : kReplyRoom, most);
   if (room.size() < wanted) room = port.buffer(wanted);
   std::size_t written = 0;
   if (const Status status = put_kv_request(request, bytes.first(length), written); status != Status::done) {
-    asked.trouble = refusal(status);
-    co_return asked;
+    return refusal(status);
   }
-  const std::shared_ptr<Connection> held = connection;
-  const std::array ops{fabric::Op::call(options.opcode, bytes.first(written), room.first(wanted))};
-  const fabric::Outcome outcome = co_await held->post(ops, patience(deadline), cost);
-  asked.fate = outcome.fate;
-  if (outcome.fate != Fate::done) {
-    const std::string why =
-        outcome.why == fabric::Refusal::none ? held->why().message() : std::string(fabric::text_of(outcome.why));
-    asked.trouble = {Code::unavailable, "a request ended with the connection to the memory node: " + why};
-  } else if (outcome.reply_bytes > wanted || !get_reply(room.first(outcome.reply_bytes), asked.reply)) {
-    asked.trouble = {Code::corrupt, "the memory node replied with bytes that are no reply"};
-  }
-  co_return asked;
+  return fabric::Op::call(options.opcode, bytes.first(written), room.first(wanted));
 }
 
-void Table::State::learn(const Request& request, const Reply& reply) {
+base::Status Table::State::judge(const Connection& on, const fabric::Outcome& outcome, base::Bytes room, Reply& reply) {
+  if (outcome.fate != Fate::done) {
+    const std::string why =
+        outcome.why == fabric::Refusal::none ? on.why().message() : std::string(fabric::text_of(outcome.why));
+    return {Code::unavailable, "a request ended with the connection to the memory node: " + why};
+  }
+  if (outcome.reply_bytes > room.size() || !get_reply(room.first(outcome.reply_bytes), reply)) {
+    return {Code::corrupt, "the memory node replied with bytes that are no reply"};
+  }
+  return {};
+}
+
+Task<Result<Reply>> Table::State::post(Request request, Nanos deadline, Cost& cost) {
+  fabric::Buffer bytes, room;
+  const Result<fabric::Op> call = call_of(request, bytes, room);
+  if (!call.ok()) co_return call.status();
+  const std::shared_ptr<Connection> held = connection;
+  const std::array ops{*call};
+  const fabric::Outcome outcome = co_await held->post(ops, patience(deadline, port.now()), cost);
+  Reply reply;
+  if (base::Status status = judge(*held, outcome, call->reply, reply); !status.ok()) co_return status;
+  co_return reply;
+}
+
+void Table::State::learn(const Request& request, const Reply& reply, std::uint8_t by_seed) {
+  // Mostly: then nothing of the locator is looked at again, which is out of the caches by now.
+  if (seed_of(reply.hint).value == by_seed) return;
   if (request.op > Op::add_float || !locator || reply.generation != locator->header().generation ||
       request.generation != reply.generation || is_refusal(reply.status) || reply.status == Status::stale ||
       reply.status == Status::running || reply.status == Status::forgotten) {
@@ -332,7 +325,7 @@ void Table::State::learn(const Request& request, const Reply& reply) {
 }
 
 Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fabric::Buffer& room, Nanos deadline,
-                                      Cost& cost) {
+                                      Cost& cost, std::uint8_t by_seed) {
   const bool change = changes(request.op);
   bool perhaps = false;  // the change may have taken effect
   std::uint64_t asked_in = 0;
@@ -346,8 +339,9 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
     base::Status status;
     if (change && !is_attached()) status = co_await attach(deadline, cost);
     if (!change && !is_ready()) status = co_await ready(deadline, cost);
-    if (status.ok() && port.now() >= deadline) status = trouble.ok() ? late("a request to a memory node") : trouble;
-    const bool none_now = status.code() == Code::unavailable && perhaps && port.now() < deadline;
+    const Nanos now = port.now();
+    if (status.ok() && now >= deadline) status = trouble.ok() ? late("a request to a memory node") : trouble;
+    const bool none_now = status.code() == Code::unavailable && perhaps && now < deadline;
     if (!status.ok() && !none_now) co_return perhaps ? unknown(status) : status;
     if (none_now) {
       co_await pause(deadline, without);
@@ -361,19 +355,25 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
     request.client = change ? client_ : std::uint16_t{0};
     marks.asked_again += perhaps ? 1 : 0;
     const std::uint64_t on = connects_;
-    const Asked asked = co_await post(request, bytes, room, deadline, cost);
-    if (asked.fate != Fate::done) {
-      if (asked.trouble.code() != Code::unavailable || alive()) co_return asked.trouble;
-      trouble = asked.trouble;
-      if (change && asked.fate == Fate::maybe && !perhaps) {
+    const Result<fabric::Op> call = call_of(request, bytes, room);
+    if (!call.ok()) co_return call.status();
+    const std::shared_ptr<Connection> held = connection;
+    const std::array ops{*call};
+    const fabric::Outcome outcome = co_await held->post(ops, patience(deadline, now), cost);
+    Reply reply;
+    status = judge(*held, outcome, call->reply, reply);
+    if (outcome.fate != Fate::done) {
+      if (alive()) co_return status;
+      trouble = std::move(status);
+      if (change && outcome.fate == Fate::maybe && !perhaps) {
         perhaps = true;
         deadline = std::max(deadline, port.now() + options.patience);
       }
       if (connects_ > on + 1) co_await pause(deadline);
       continue;
     }
-    if (!asked.trouble.ok()) co_return change ? unknown(asked.trouble) : asked.trouble;
-    switch (asked.reply.status) {
+    if (!status.ok()) co_return change ? unknown(status) : status;
+    switch (reply.status) {
       case Status::running:
         perhaps = change;
         co_await pause(deadline);
@@ -383,15 +383,15 @@ Task<Result<Reply>> Table::State::ask(Request request, fabric::Buffer& bytes, fa
         co_await pause(deadline);
         continue;
       case Status::forgotten:
-        co_return unknown({Code::unavailable, text_of(asked.reply.status)});
+        co_return unknown({Code::unavailable, text_of(reply.status)});
       case Status::stale:  // the memory node looks at the line first, so the change has not taken effect
         ++marks.stale_answers;
         break;
       default:
         break;
     }
-    learn(request, asked.reply);
-    co_return asked.reply;
+    learn(request, reply, by_seed);
+    co_return reply;
   }
 }
 

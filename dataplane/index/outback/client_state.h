@@ -38,24 +38,29 @@ struct Table::State {
   // Say whether ready() and attach() would return at once: operations ask these first, which costs no frame.
   bool is_ready() const { return alive() && locator; }
   bool is_attached() const { return is_ready() && attached_ == connects_; }
+  // What follows is rare, and not inlined: otherwise its frames would be parts of the frame of each operation under way,
+  // which would then have 8 KiB.
+  //
   // Returns when there is a connection that lives, and a locator.
-  task::Task<base::Status> ready(base::Nanos deadline, fabric::Cost& cost);
+  [[gnu::noinline]] task::Task<base::Status> ready(base::Nanos deadline, fabric::Cost& cost);
   // Returns when, besides, the memory node knows this client's lines as those of this connection.
-  task::Task<base::Status> attach(base::Nanos deadline, fabric::Cost& cost);
+  [[gnu::noinline]] task::Task<base::Status> attach(base::Nanos deadline, fabric::Cost& cost);
   // Returns when there is another locator than the one of `generation`.
-  task::Task<base::Status> renew(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
-  task::Task<void> detach(base::Nanos deadline, fabric::Cost& cost);
-  // Returns a line if there is one now.
+  [[gnu::noinline]] task::Task<base::Status> renew(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
+  [[gnu::noinline]] task::Task<void> detach(base::Nanos deadline, fabric::Cost& cost);
+  // Returns a line if there is one now. An operation that finds none attaches, or waits for `line_free`.
   std::optional<Line> free_line();
-  task::Task<base::Result<Line>> take_line(base::Nanos deadline, fabric::Cost& cost);
 
-  // Asks, and asks again where the answer was lost. The reply lies in `room`. Learns the bucket's seed from it.
+  // Asks, and asks again where the answer was lost. The reply lies in `room`. Learns the bucket's seed from it, if it is
+  // another one than `by_seed`, by which the client looked for the key.
   task::Task<base::Result<Reply>> ask(Request request, fabric::Buffer& bytes, fabric::Buffer& room,
-                                      base::Nanos deadline, fabric::Cost& cost);
+                                      base::Nanos deadline, fabric::Cost& cost, std::uint8_t by_seed = 0);
 
   // Reads a block that had no room in a reply. Nothing: it is not whole, because it has been changed or used again.
-  task::Task<base::Result<std::optional<BlockView>>> read_elsewhere(const Reply& reply, fabric::Buffer& block,
-                                                                    base::Nanos deadline, fabric::Cost& cost);
+  [[gnu::noinline]] task::Task<base::Result<std::optional<BlockView>>> read_elsewhere(const Reply& reply,
+                                                                                      fabric::Buffer& block,
+                                                                                      base::Nanos deadline,
+                                                                                      fabric::Cost& cost);
   // Reads the key of a block that a scan names. Nothing: as above.
   task::Task<base::Result<std::optional<std::string>>> read_key(ScanKey key, base::Nanos deadline, fabric::Cost& cost);
 
@@ -75,7 +80,7 @@ struct Table::State {
   // Returns the error for a request that the memory node refuses.
   static base::Status refusal(Status status);
   // Waits for a time by chance, the longer the more often an operation has waited.
-  task::Task<void> pause(base::Nanos deadline, int times = 0);
+  [[gnu::noinline]] task::Task<void> pause(base::Nanos deadline, int times = 0);
 
   Connections& connections;
   fabric::Port& port;
@@ -102,24 +107,22 @@ struct Table::State {
   };
   task::Task<base::Result<Place>> newest_place(base::Nanos deadline, fabric::Cost& cost);
   task::Task<base::Result<bool>> fetch(std::uint64_t generation, base::Nanos deadline, fabric::Cost& cost);
-  task::Task<base::Result<Reply>> ask_to_attach(base::Nanos deadline, fabric::Cost& cost);
-  struct Asked {
-    fabric::Fate fate = fabric::Fate::refused;
-    base::Status trouble;
-    Reply reply;
-  };
-  task::Task<Asked> post(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room, base::Nanos deadline,
-                         fabric::Cost& cost);
+  // Returns the CALL that carries a request, in buffers that are made if they are too short. An error: there can be none.
+  base::Result<fabric::Op> call_of(const Request& request, fabric::Buffer& bytes, fabric::Buffer& room);
+  // Takes what came of a CALL. An error: there is no reply.
+  static base::Status judge(const Connection& on, const fabric::Outcome& outcome, base::Bytes room, Reply& reply);
+  // Asks once.
+  task::Task<base::Result<Reply>> post(Request request, base::Nanos deadline, fabric::Cost& cost);
   // Returns where a block of that length lies in its region; nothing: not within it.
   std::optional<std::uint64_t> place_of(std::uint64_t address, std::uint64_t bytes) const;
   task::Task<base::Status> read(std::uint32_t region, std::uint64_t offset, base::MutableBytes into,
                                 base::Nanos deadline, fabric::Cost& cost);
   // Returns when one trip of an operation is given up: early enough for it to be made again before the deadline.
-  base::Nanos patience(base::Nanos deadline) const {
-    return deadline - std::max<base::Nanos>(deadline - port.now(), 0) / 4 * 3;
+  static base::Nanos patience(base::Nanos deadline, base::Nanos now) {
+    return deadline - std::max<base::Nanos>(deadline - now, 0) / 4 * 3;
   }
   bool alive() const { return connection && connection->alive(); }
-  void learn(const Request& request, const Reply& reply);
+  void learn(const Request& request, const Reply& reply, std::uint8_t by_seed);
 
   bool turn_taken_ = false;
   session::WaitQueue turn_free_;
@@ -129,16 +132,8 @@ struct Table::State {
   std::uint64_t life_ = 0;                     // how often the memory node has begun with empty lines
 };
 
-// A change of one key.
-struct Wish {
-  Op op = Op::put;
-  std::string_view key;
-  std::string_view value;
-  std::uint64_t argument = 0;
-  std::uint64_t version = 0;  // that the entry must have; 0: any
-  bool by_mover = false;      // the key comes from another memory node
-};
-task::Task<base::Result<Table::Changed>> carry_out(Table::State& state, Wish wish, base::Nanos deadline,
-                                                   fabric::Cost& cost);
+// Adds a key that comes from another memory node. Returns false if it is there already.
+task::Task<base::Result<bool>> add_as_mover(Table::State& state, std::string_view key, std::string_view value,
+                                            base::Nanos deadline, fabric::Cost& cost);
 
 }  // namespace farpool::outback

@@ -33,7 +33,9 @@ constexpr std::uint64_t kMostParts = 16;
 // A table begins with a 256th of the buckets that there is room for, in as many partitions as threads need, if these are
 // not too small. A scan's position tells a table's locators apart: a quarter of what it can is left to doublings.
 constexpr std::uint64_t kMostDoublings = 8, kPartitionsAtFirst = 16, kFewPartitionBuckets = 256;
-constexpr std::uint64_t kManyLines = 64, kFewLines = 16;  // of a client: its changes under way at once
+// Request lines of a client: its changes under way at once. Lines take at most a 16th of the heap, where that is enough
+// for a few.
+constexpr std::uint64_t kMostLines = 256, kFewestLines = 16;
 constexpr std::uint64_t kGenerations = 1ull << 39;        // that a memory may begin with: as many again come after each
 
 base::MutableBytes part_of(base::MutableBytes memory, const layout::Span& span) {
@@ -104,7 +106,8 @@ class Side final : public index::NodeSide, private Eras {
     const Stage stage = table_->stage();
     return {.keys = totals.keys,
             .bytes = totals.bytes,
-            .live = table_->cut().blocks + totals.bytes + totals.keys * kBlockHeader,
+            .heap = table_->cut().blocks_end() - table_->cut().blocks,
+            .live = totals.bytes + totals.keys * kBlockHeader,
             .marks = {.overflow_keys = totals.overflow,
                       .locator_bytes = growth.locator_bytes(),
                       .resize_stage = growth.building() ? 1ull : (stage.moving ? 2ull : 0ull),
@@ -309,7 +312,7 @@ const index::Protocol& protocol() {
 Figures figures_of(const Geometry& geometry, const base::HashSecret& seed) {
   const std::uint64_t heap = geometry.at(layout::kHeap).bytes;
   const std::uint64_t clients = std::min<std::uint64_t>(geometry.max_sessions, 1 << 16);
-  const bool many = clients * kManyLines * kLineBytes <= heap / 16;
+  const std::uint64_t lines = heap / 16 / (std::max<std::uint64_t>(clients, 1) * kLineBytes);
   const std::uint64_t rows = std::max<std::uint64_t>(geometry.rows, 2);
   const std::uint64_t tags = (std::uint64_t{1} << index::kPositionBits) / rows;
   const std::uint64_t doublings =
@@ -328,7 +331,7 @@ Figures figures_of(const Geometry& geometry, const base::HashSecret& seed) {
           .parts = parts,
           .overflow = base::round_up(geometry.rows, parts),
           .clients = clients,
-          .lines = many ? kManyLines : kFewLines,
+          .lines = std::clamp(std::bit_floor(lines), kFewestLines, kMostLines),
           .doublings = doublings};
 }
 

@@ -29,10 +29,7 @@ Nanos Relocation::soon() const { return state_.port.now() + 4 * state_.options.p
 
 // Adds a key; the table has been closed.
 Task<Result<bool>> Relocation::admit(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  const Wish wish{.op = Op::insert, .key = key, .value = value, .by_mover = true};
-  const Result<Table::Changed> added = co_await carry_out(state_, wish, deadline, cost);
-  if (!added.ok()) co_return added.status();
-  co_return added->status == Status::done;
+  return add_as_mover(state_, key, value, deadline, cost);
 }
 
 Task<Result<index::Movable::Standing>> Relocation::standing() {

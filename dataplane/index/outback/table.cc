@@ -2,10 +2,12 @@
 #include "index/outback/table.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "index/named_edit.h"
 #include "index/operation.h"
 #include "index/outback/client_state.h"
 #include "index/outback/layout.h"
@@ -18,6 +20,7 @@ using base::Nanos;
 using base::Result;
 using fabric::Cost;
 using index::Edit;
+using index::NamedEdit;
 using task::Task;
 
 void Shelf::lock() const {
@@ -76,26 +79,25 @@ struct Hold {
   const std::optional<session::EraPin> pin;
 };
 
-// What a key was found to be.
-struct Sight {
-  std::optional<std::string> value;
-  std::uint64_t version = 0;
-};
-Result<Sight> no_key(const Table::State::Way& way, const Reply& reply) {
+using Value = std::optional<std::string>;
+
+// The answer for a key that the reply says is not here.
+Result<Value> no_key(const Table::State::Way& way, const Reply& reply) {
   if (base::Status status = Table::State::elsewhere(way, reply); !status.ok()) return status;
-  return Sight{};
+  return Value();
 }
 
 base::Status late(const std::string& what) { return {Code::timed_out, what + " did not end in time"}; }
 
-std::string copied(std::string room, base::Bytes value) {
+Value copied(std::string room, base::Bytes value) {
   room.assign(base::text_of(value));
   return room;
 }
 
 // Reads a key where the locator says it is, and if that does not tell, wherever it is in its bucket. The value may use
-// the memory of `into`.
-Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {}) {
+// the memory of `into`. Sets `version`, if it is not null, to that of a value that is there.
+Task<Result<Value>> look(Table::State& state, std::string_view key, Nanos deadline, Cost& cost, std::string into = {},
+                         std::uint64_t* version = nullptr) {
   if (base::Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
   const Table::State::Way way = state.way_of(key);
   if (!state.is_ready()) {
@@ -114,7 +116,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     } else {
       asked.argument = spot.slot;
     }
-    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
+    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost, spot.seed);
     if (!reply.ok()) co_return reply.status();
     if (reply->status == Status::absent) co_return no_key(way, *reply);
     if (reply->status == Status::stale) {
@@ -127,13 +129,17 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
     const bool empty = (reply->flags & Reply::kEmpty) != 0;
     const bool may_be =
         make_up || (!empty && (elsewhere ? reply->key_bytes == bytes.size() : std::ranges::equal(reply->key, bytes)));
-    if (may_be && !elsewhere) co_return Sight{copied(std::move(into), reply->value), reply->version};
+    if (may_be && !elsewhere) {
+      if (version != nullptr) *version = reply->version;
+      co_return copied(std::move(into), reply->value);
+    }
     if (may_be) {
       fabric::Buffer block;
       const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
       if (!view.ok()) co_return view.status();
       if (*view && std::ranges::equal((*view)->key, bytes)) {
-        co_return Sight{copied(std::move(into), (*view)->value), (*view)->head.version};
+        if (version != nullptr) *version = (*view)->head.version;
+        co_return copied(std::move(into), (*view)->value);
       }
       if (state.port.now() >= deadline) co_return late("a lookup, whose value changes all the time,");
     }
@@ -151,9 +157,7 @@ Task<Result<Sight>> look(Table::State& state, std::string_view key, Nanos deadli
 
 Task<Result<std::optional<std::string>>> Table::lookup(std::string_view key, Nanos deadline, Cost& cost,
                                                        std::string room) {
-  Result<Sight> sight = co_await look(*state_, key, deadline, cost, std::move(room));
-  if (!sight.ok()) co_return sight.status();
-  co_return std::move(sight->value);
+  return look(*state_, key, deadline, cost, std::move(room));
 }
 
 // --- changing
@@ -162,16 +166,45 @@ namespace {
 
 using Changed = Table::Changed;
 
-}  // namespace
+// A change of one key.
+struct Wish {
+  Op op = Op::put;
+  std::string_view key;
+  std::string_view value;
+  std::uint64_t argument = 0;
+  std::uint64_t version = 0;  // that the entry must have; 0: any
+  bool by_mover = false;      // the key comes from another memory node
+};
 
-Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
+// Returns the text of a change that replies with one.
+Task<Result<Changed>> with_text(Table::State& state, const Reply& reply, Changed changed, Nanos deadline, Cost& cost) {
+  if ((reply.flags & Reply::kElsewhere) == 0) {
+    changed.text = base::text_of(reply.value);
+    co_return changed;
+  }
+  changed.number = 0;  // it says where the text is
+  // The line holds the block until its next request.
+  fabric::Buffer block;
+  const auto view = co_await state.read_elsewhere(reply, block, deadline, cost);
+  if (!view.ok()) co_return view.status();
+  if (!*view) co_return base::Status(Code::corrupt, "a block that the memory node holds for this client is not whole");
+  changed.text = base::text_of((*view)->value);
+  co_return changed;
+}
+
+// Answers with Changed, or with a bool alone: whether the change took place; of put, whether the key was there.
+template <class Answer>
+Task<Result<Answer>> carry_out(Table::State& state, Wish wish, Nanos deadline, Cost& cost) {
   if (base::Status status = index::check_sizes(wish.key, wish.value.size()); !status.ok()) co_return status;
   const Table::State::Way way = state.way_of(wish.key);
   std::optional<Line> line = state.free_line();
-  if (!line) {
-    Result<Line> waited = co_await state.take_line(deadline, cost);
-    if (!waited.ok()) co_return waited.status();
-    line.emplace(std::move(*waited));
+  while (!line) {
+    if (!state.is_attached()) {
+      if (base::Status status = co_await state.attach(deadline, cost); !status.ok()) co_return status;
+    } else if (!co_await state.line_free.wait(deadline) && state.free_lines.empty()) {
+      co_return late("the change of another key, whose request line this one waits for,");
+    }
+    if (std::optional<Line> next = state.free_line()) line.emplace(std::move(*next));
   }
   std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
@@ -192,7 +225,7 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
                         .move = way.move,
                         .key = key,
                         .value = base::bytes_of(wish.value)};
-    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost);
+    const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost, spot.seed);
     if (!reply.ok()) co_return reply.status();
     if (is_refusal(reply->status)) co_return state.refusal(reply->status);
     if (reply->status == Status::stale) {
@@ -201,97 +234,146 @@ Task<Result<Changed>> carry_out(Table::State& state, Wish wish, Nanos deadline, 
     }
     if (reply->status == Status::old_map) co_return index::map_is_old(way.move);
     if (reply->status == Status::moved) co_return index::moved_away();
-    if (reply->status == Status::leaving) {
-      if (state.port.now() >= deadline) co_return late("a change of a key that is on its way to another memory node");
-      ++state.marks.move_waits;
-      hold.reset();
-      co_await state.pause(deadline, waits);
-      ++waits;
-      continue;
-    }
-    if (reply->status == Status::full) {
-      if ((reply->flags & Reply::kWaits) == 0) {
+    const bool leaving = reply->status == Status::leaving;
+    if (leaving || reply->status == Status::full) {
+      if (!leaving && (reply->flags & Reply::kWaits) == 0) {
         co_return base::Status(Code::out_of_memory,
                                "the memory node has no room for the key: delete keys, or add memory");
       }
-      if (state.port.now() >= deadline) co_return late("a change, which waits for room,");
+      if (state.port.now() >= deadline) {
+        co_return late(leaving ? "a change of a key that is on its way to another memory node"
+                               : "a change, which waits for room,");
+      }
       // No era would end while an operation that waits for its end held it.
       hold.reset();
-      ++state.marks.room_waits;
+      ++(leaving ? state.marks.move_waits : state.marks.room_waits);
       co_await state.pause(deadline, waits);
       ++waits;
       continue;
     }
-    Changed changed{.status = reply->status,
-                    .existed = (reply->flags & Reply::kExisted) != 0,
-                    .number = static_cast<std::int64_t>(reply->number)};
-    const bool has_text = wish.op == Op::swap || wish.op == Op::take || wish.op == Op::add_float;
-    if (!has_text || reply->status != Status::done || (wish.op == Op::swap && !changed.existed)) co_return changed;
-    if ((reply->flags & Reply::kElsewhere) == 0) {
-      changed.text = base::text_of(reply->value);
-      co_return changed;
+    const bool existed = (reply->flags & Reply::kExisted) != 0;
+    if constexpr (std::is_same_v<Answer, bool>) {
+      co_return wish.op == Op::put ? existed : reply->status == Status::done;
+    } else {
+      Changed changed{.status = reply->status, .existed = existed, .number = static_cast<std::int64_t>(reply->number)};
+      const bool has_text = wish.op == Op::swap || wish.op == Op::take || wish.op == Op::add_float;
+      if (!has_text || reply->status != Status::done || (wish.op == Op::swap && !existed)) co_return changed;
+      co_return co_await with_text(state, *reply, std::move(changed), deadline, cost);
     }
-    // The line holds the block until its next request.
-    fabric::Buffer block;
-    const auto view = co_await state.read_elsewhere(*reply, block, deadline, cost);
-    if (!view.ok()) co_return view.status();
-    if (!*view)
-      co_return base::Status(Code::corrupt, "a block that the memory node holds for this client is not whole");
-    changed.text = base::text_of((*view)->value);
-    co_return changed;
   }
-}
-
-namespace {
-
-// A change whose outcome is whether it took place, or whether the key was there.
-Task<Result<bool>> whether(Table::State& state, Wish wish, bool Changed::*existed, Nanos deadline, Cost& cost) {
-  const Result<Changed> changed = co_await carry_out(state, wish, deadline, cost);
-  if (!changed.ok()) co_return changed.status();
-  co_return existed != nullptr ? *changed.*existed : changed->status == Status::done;
 }
 
 }  // namespace
 
+Task<Result<bool>> add_as_mover(Table::State& state, std::string_view key, std::string_view value, Nanos deadline,
+                                Cost& cost) {
+  return carry_out<bool>(state, {.op = Op::insert, .key = key, .value = value, .by_mover = true}, deadline, cost);
+}
+
 Task<Result<bool>> Table::insert(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::insert, .key = key, .value = value}, nullptr, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::insert, .key = key, .value = value}, deadline, cost);
 }
 Task<Result<bool>> Table::update(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::update, .key = key, .value = value}, nullptr, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::update, .key = key, .value = value}, deadline, cost);
 }
 Task<Result<bool>> Table::remove(std::string_view key, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::remove, .key = key}, nullptr, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::remove, .key = key}, deadline, cost);
 }
 Task<Result<bool>> Table::put(std::string_view key, std::string_view value, Nanos deadline, Cost& cost) {
-  return whether(*state_, {.op = Op::put, .key = key, .value = value}, &Changed::existed, deadline, cost);
+  return carry_out<bool>(*state_, {.op = Op::put, .key = key, .value = value}, deadline, cost);
 }
 
 Task<Result<Table::Changed>> Table::change(Op op, std::string_view key, std::string_view value, std::uint64_t argument,
                                            Nanos deadline, Cost& cost) {
   FARPOOL_CHECK(changes(op));
-  return carry_out(*state_, {.op = op, .key = key, .value = value, .argument = argument}, deadline, cost);
+  return carry_out<Changed>(*state_, {.op = op, .key = key, .value = value, .argument = argument}, deadline, cost);
+}
+
+namespace {
+
+Op op_of(NamedEdit::Name name) {
+  using Name = NamedEdit::Name;
+  switch (name) {
+    case Name::insert:
+      return Op::insert;
+    case Name::update:
+      return Op::update;
+    case Name::swap:
+      return Op::swap;
+    case Name::take:
+      return Op::take;
+    case Name::add:
+      return Op::add;
+    case Name::append:
+      return Op::append;
+    case Name::overlay:
+      return Op::overlay;
+    case Name::add_float:
+      return Op::add_float;
+  }
+  return Op::put;
+}
+
+NamedEdit::Refusal refusal_of(Status status) {
+  using Refusal = NamedEdit::Refusal;
+  switch (status) {
+    case Status::not_integer:
+      return Refusal::not_integer;
+    case Status::beyond_integer:
+      return Refusal::beyond_integer;
+    case Status::not_float:
+      return Refusal::not_float;
+    case Status::not_finite:
+      return Refusal::not_finite;
+    case Status::beyond_value:
+      return Refusal::beyond_value;
+    default:
+      return Refusal::none;
+  }
+}
+
+// The memory node carries the edit out.
+Task<Result<bool>> modify_by_name(Table::State& state, std::string_view key, NamedEdit& edit, Nanos deadline,
+                                  Cost& cost) {
+  const Wish wish{.op = op_of(edit.name()), .key = key, .value = edit.value(), .argument = edit.argument()};
+  Result<Changed> changed = co_await carry_out<Changed>(state, wish, deadline, cost);
+  if (!changed.ok()) co_return changed.status();
+  edit.set_outcome({.existed = changed->existed,
+                    .refusal = refusal_of(changed->status),
+                    .number = changed->number,
+                    .text = std::move(changed->text)});
+  co_return changed->existed;
 }
 
 // A read, and a change on condition that nothing has changed since.
-Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Nanos deadline, Cost& cost) {
+Task<Result<bool>> modify_by_editor(Table::State& state, std::string_view key, index::Editor& editor, Nanos deadline,
+                                    Cost& cost) {
   for (;;) {
-    const Result<Sight> sight = co_await look(*state_, key, deadline, cost);
-    if (!sight.ok()) co_return sight.status();
-    const bool there = sight->value.has_value();
-    const std::string_view shown = there && editor.wants_value() ? std::string_view(*sight->value) : "";
+    std::uint64_t version = 0;
+    const Result<Value> value = co_await look(state, key, deadline, cost, {}, &version);
+    if (!value.ok()) co_return value.status();
+    const bool there = value->has_value();
+    const std::string_view shown = there && editor.wants_value() ? std::string_view(**value) : "";
     const Edit edit = editor.edit(there ? std::optional(shown) : std::nullopt);
     if (edit.kind == Edit::Kind::keep || (edit.kind == Edit::Kind::erase && !there)) co_return there;
     Wish wish{.op = Op::insert, .key = key};
     if (edit.kind == Edit::Kind::put) wish.value = edit.value;
     if (there) {
       wish.op = edit.kind == Edit::Kind::put ? Op::update : Op::remove;
-      wish.version = sight->version;
+      wish.version = version;
     }
-    const Result<Changed> changed = co_await carry_out(*state_, wish, deadline, cost);
+    const Result<Changed> changed = co_await carry_out<Changed>(state, wish, deadline, cost);
     if (!changed.ok()) co_return changed.status();
     if (changed->status == Status::done) co_return there;
-    if (state_->port.now() >= deadline) co_return late("a modify, whose key changes all the time,");
+    if (state.port.now() >= deadline) co_return late("a modify, whose key changes all the time,");
   }
+}
+
+}  // namespace
+
+Task<Result<bool>> Table::modify(std::string_view key, index::Editor& editor, Nanos deadline, Cost& cost) {
+  if (NamedEdit* const named = editor.named()) return modify_by_name(*state_, key, *named, deadline, cost);
+  return modify_by_editor(*state_, key, editor, deadline, cost);
 }
 
 // --- the rest

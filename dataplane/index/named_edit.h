@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Read-modify-writes that have names, with the rules that Redis has for them. A protocol whose memory node knows the
+// name sends it there, which takes one trip, and says what came of it. For every other protocol they are editors. All of
+// it is in this header, because the front end links no protocol.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/number.h"
+#include "index/edit.h"
+#include "layout/regions.h"
+
+namespace farpool::index {
+
+class NamedEdit final : public Editor {
+ public:
+  enum class Name : std::uint8_t {
+    insert,     // sets the key if it is absent
+    update,     // sets the key if it is there
+    swap,       // sets the key; the text is the value before
+    take,       // removes the key; the text is the value before
+    add,        // adds the argument, as a signed integer; the number is the sum
+    append,     // the number is the length
+    overlay,    // writes the value over what is there, from the argument on; the number is the length
+    add_float,  // adds the value, a number in text; the text is the sum
+  };
+  // Why the value that the key has does not allow the edit, which then changes nothing.
+  enum class Refusal : std::uint8_t { none, not_integer, beyond_integer, not_float, not_finite, beyond_value };
+  struct Outcome {
+    bool existed = false;  // the key was there before
+    Refusal refusal = Refusal::none;
+    std::int64_t number = 0;
+    std::optional<std::string> text;
+  };
+
+  // `value` must live as long as the edit.
+  NamedEdit(Name name, std::string_view value, std::uint64_t argument = 0)
+      : name_(name), value_(value), argument_(argument) {}
+
+  Name name() const { return name_; }
+  std::string_view value() const { return value_; }
+  std::uint64_t argument() const { return argument_; }
+
+  // Returns what came of the edit, once `modify` has succeeded.
+  const Outcome& outcome() const { return outcome_; }
+  // Takes what came of the edit elsewhere.
+  void set_outcome(Outcome outcome) { outcome_ = std::move(outcome); }
+
+  Edit edit(std::optional<std::string_view> value) override;
+  bool wants_value() const override { return name_ != Name::insert && name_ != Name::update; }
+  NamedEdit* named() override { return this; }
+
+ private:
+  Edit refuse(Refusal refusal);
+  Edit add(std::optional<std::string_view> value);
+  Edit append(std::string_view value);
+  Edit overlay(std::string_view value);
+  Edit add_float(std::optional<std::string_view> value);
+
+  const Name name_;
+  const std::string_view value_;
+  const std::uint64_t argument_;
+  Outcome outcome_;
+};
+
+inline Edit NamedEdit::edit(std::optional<std::string_view> value) {
+  outcome_ = {.existed = value.has_value()};
+  switch (name_) {
+    case Name::insert:
+      return value ? Edit::keep() : Edit::put(std::string(value_));
+    case Name::update:
+      return value ? Edit::put(std::string(value_)) : Edit::keep();
+    case Name::swap:
+      if (value) outcome_.text.emplace(*value);
+      return Edit::put(std::string(value_));
+    case Name::take:
+      if (!value) return Edit::keep();
+      outcome_.text.emplace(*value);
+      return Edit::erase();
+    case Name::add:
+      return add(value);
+    case Name::append:
+      return append(value.value_or(""));
+    case Name::overlay:
+      return overlay(value.value_or(""));
+    case Name::add_float:
+      return add_float(value);
+  }
+  return Edit::keep();
+}
+
+inline Edit NamedEdit::refuse(Refusal refusal) {
+  outcome_.refusal = refusal;
+  return Edit::keep();
+}
+
+inline Edit NamedEdit::add(std::optional<std::string_view> value) {
+  const std::optional<std::int64_t> number = value ? base::parse_integer(*value) : 0;
+  if (!number) return refuse(Refusal::not_integer);
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(*number, static_cast<std::int64_t>(argument_), &sum)) {
+    return refuse(Refusal::beyond_integer);
+  }
+  outcome_.number = sum;
+  return Edit::put(std::to_string(sum));
+}
+
+inline Edit NamedEdit::append(std::string_view value) {
+  const std::size_t length = value.size() + value_.size();
+  if (length > layout::kMaxValueBytes) return refuse(Refusal::beyond_value);
+  std::string joined;
+  joined.reserve(length);
+  joined += value;
+  joined += value_;
+  outcome_.number = static_cast<std::int64_t>(length);
+  return Edit::put(std::move(joined));
+}
+
+inline Edit NamedEdit::overlay(std::string_view value) {
+  outcome_.number = static_cast<std::int64_t>(value.size());
+  if (value_.empty()) return Edit::keep();
+  if (argument_ > layout::kMaxValueBytes || argument_ + value_.size() > layout::kMaxValueBytes) {
+    outcome_.number = 0;
+    return refuse(Refusal::beyond_value);
+  }
+  std::string patched(value);
+  patched.resize(std::max<std::size_t>(patched.size(), argument_ + value_.size()), '\0');
+  patched.replace(argument_, value_.size(), value_);
+  outcome_.number = static_cast<std::int64_t>(patched.size());
+  return Edit::put(std::move(patched));
+}
+
+inline Edit NamedEdit::add_float(std::optional<std::string_view> value) {
+  const std::optional<long double> number = value ? base::parse_float(*value) : 0.0L;
+  const std::optional<long double> addend = base::parse_float(value_);
+  if (!number || !addend) return refuse(Refusal::not_float);
+  const long double sum = *number + *addend;
+  if (!(sum - sum == 0)) return refuse(Refusal::not_finite);
+  std::string text = base::format_float(sum);
+  outcome_.text = text;
+  return Edit::put(std::move(text));
+}
+
+}  // namespace farpool::index
