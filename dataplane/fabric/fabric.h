@@ -223,7 +223,6 @@ struct LaneGrant {
     std::uint32_t id = 0;
     std::uint64_t bytes = 0;
     std::uint64_t key = 0;
-    bool read_only = false;
   };
   std::vector<Region> regions;
 };

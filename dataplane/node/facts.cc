@@ -141,7 +141,7 @@ v1alpha1::Facts MemoryNode::tell() {
   node.set_memory_fresh(fresh_);
   node.set_recorded_epoch(record_.epoch);
   if (maps_.newest().epoch() != 0) *node.mutable_map() = maps_.newest();
-  node.set_heap_bytes(geometry_.at(layout::kHeap).bytes);
+  node.set_heap_bytes(executor_->side ? executor_->side->numbers().heap : geometry_.at(layout::kHeap).bytes);
   const std::vector<v1alpha1::DeadClient> left = dead();
   node.set_dead_clients(left.size());
   node.set_quarantined_rows(quarantined_rows_);

@@ -33,6 +33,15 @@ std::optional<std::size_t> write_reply(base::MutableBytes bytes, const T& reply)
   base::store(bytes.data(), reply);
   return sizeof(T);
 }
+// Asks only if the answer has room in the reply: what a client does not learn of must not have happened.
+template <class Request, class Ask>
+std::optional<std::size_t> answered(base::Bytes request, base::MutableBytes reply, const Ask& ask) {
+  Request asked;
+  using Answer = typename decltype(ask(asked))::value_type;
+  if (!read_request(request, asked) || reply.size() < sizeof(Answer)) return std::nullopt;
+  const std::optional<Answer> answer = ask(asked);
+  return answer ? write_reply(reply, *answer) : std::nullopt;
+}
 
 }  // namespace
 
@@ -249,20 +258,12 @@ std::optional<std::size_t> MemoryNode::on_call(std::uint64_t session_id, std::ui
     }
     case layout::kReadMap:
       return maps_.read(reply);
-    case layout::kFence: {
-      layout::FenceRequest wanted;
-      if (!read_request(request, wanted)) return std::nullopt;
-      const std::optional<layout::FenceReply> told = registry_->fence(wanted);
-      if (!told) return std::nullopt;
-      return write_reply(reply, *told);
-    }
-    case layout::kSwapLease: {
-      layout::SwapLeaseRequest wanted;
-      if (!read_request(request, wanted) || reply.size() < sizeof(layout::SwapLeaseReply)) return std::nullopt;
-      const std::optional<layout::SwapLeaseReply> told = registry_->swap_lease(session_id, wanted);
-      if (!told) return std::nullopt;
-      return write_reply(reply, *told);
-    }
+    case layout::kFence:
+      return answered<layout::FenceRequest>(request, reply,
+                                            [this](const auto& asked) { return registry_->fence(asked); });
+    case layout::kSwapLease:
+      return answered<layout::SwapLeaseRequest>(
+          request, reply, [&](const auto& asked) { return registry_->swap_lease(session_id, asked); });
     default:
       return std::nullopt;
   }

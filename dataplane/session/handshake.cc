@@ -201,7 +201,8 @@ base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& en
     for (const auto& other : grant.lane.regions) {
       if (other.id == region.region()) return corrupt(endpoint, "region " + std::to_string(other.id) + " twice");
     }
-    grant.lane.regions.push_back({region.region(), region.bytes(), region.key(), region.read_only()});
+    grant.lane.regions.push_back({region.region(), region.bytes(), region.key()});
+    grant.read_only |= region.read_only() ? 1u << region.region() : 0;
     if (region.region() == layout::kSlots) slot_bytes = region.bytes();
   }
   if (grant.lane.regions.size() != layout::kRegions) return corrupt(endpoint, "a region is missing");

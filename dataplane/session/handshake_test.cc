@@ -102,6 +102,7 @@ SessionReply granted() {
     region.set_region(id);
     region.set_bytes(id == layout::kSlots ? 65536 : std::uint64_t{1} << 30);
     region.set_key(id + 1);
+    region.set_read_only(id == layout::kLeases);
   }
   return reply;
 }
@@ -120,6 +121,7 @@ TEST(Handshake, ReadsAWholeGrant) {
   EXPECT_EQ(grant->era, 4u);
   EXPECT_EQ(grant->lane.endpoint, "node:7400");
   EXPECT_TRUE(grant->lane.calls);
+  EXPECT_EQ(grant->read_only, 1u << layout::kLeases);
   EXPECT_EQ(grant->lane.session_id, 5u);
   EXPECT_EQ(grant->lane.node_incarnation, 9u);
   EXPECT_EQ(base::text_of(grant->lane.token), std::string(16, 'l'));

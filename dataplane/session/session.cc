@@ -435,11 +435,7 @@ std::uint64_t Session::region_bytes(std::uint32_t region) const {
   }
   return 0;
 }
-bool Session::only_reads(std::uint32_t region) const {
-  const auto& regions = state_->grant.lane.regions;
-  return std::any_of(regions.begin(), regions.end(),
-                     [region](const auto& granted) { return granted.id == region && granted.read_only; });
-}
+bool Session::only_reads(std::uint32_t region) const { return (state_->grant.read_only >> region & 1) != 0; }
 task::Scope& Session::background() { return state_->background; }
 
 bool Session::Trip::await_ready() {

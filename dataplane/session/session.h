@@ -37,6 +37,7 @@ struct Grant {
   base::HashSecret pool_secret;
   base::HashSecret table_seed;
   fabric::LaneGrant lane;
+  std::uint32_t read_only = 0;  // a bit for each region of the lane, by layout::RegionId, that this client cannot write
 };
 
 class Session;

@@ -36,7 +36,7 @@ constexpr std::uint64_t kMostDoublings = 8, kPartitionsAtFirst = 16, kFewPartiti
 // Request lines of a client: its changes under way at once. Lines take at most a 16th of the heap, where that is enough
 // for a few.
 constexpr std::uint64_t kMostLines = 256, kFewestLines = 16;
-constexpr std::uint64_t kGenerations = 1ull << 39;        // that a memory may begin with: as many again come after each
+constexpr std::uint64_t kGenerations = 1ull << 39;  // that a memory may begin with: as many again come after each
 
 base::MutableBytes part_of(base::MutableBytes memory, const layout::Span& span) {
   return memory.subspan(span.offset, span.bytes);

@@ -23,7 +23,7 @@ class Relocation final : public index::Movable {
   task::Task<base::Status> move_away(index::Arrivals& arrivals, const GoOn& go_on) override;
 
  private:
-  // The work on some keys. Those that found no room for a mark come again, after others have left.
+  // The work on some keys. Keys that found no room for a mark come again, after others have left.
   struct Work {
     index::Arrivals& arrivals;
     const GoOn& go_on;
