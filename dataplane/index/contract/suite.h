@@ -165,7 +165,9 @@ struct User {
   Result<Page> scan(std::uint64_t position, std::uint64_t count) {
     return await<Page>([=](Table& t, Nanos by, Cost& cost) { return t.scan(position, count, by, cost); });
   }
+  // Counters may follow the change that they count, in another client's lane.
   Result<Totals> count() {
+    bed.quiesce();
     return await<Totals>([](Table& t, Nanos by, Cost& cost) { return t.count(by, cost); });
   }
   Table& table() { return member.table(); }
