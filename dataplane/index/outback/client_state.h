@@ -132,6 +132,13 @@ struct Table::State {
   std::uint64_t life_ = 0;                     // how often the memory node has begun with empty lines
 };
 
+// What an operation holds while it may read blocks: the connection outlives its pin.
+struct Hold {
+  explicit Hold(const Table::State& state) : connection(state.connection), pin(connection->pin()) {}
+  const std::shared_ptr<Connection> connection;
+  const std::optional<session::EraPin> pin;
+};
+
 // Adds a key that comes from another memory node. Returns false if it is there already.
 task::Task<base::Result<bool>> add_as_mover(Table::State& state, std::string_view key, std::string_view value,
                                             base::Nanos deadline, fabric::Cost& cost);

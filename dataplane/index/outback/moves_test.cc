@@ -133,6 +133,20 @@ TEST(OutbackMoves, MarksThatAreTakenAreGivenBack) {
   EXPECT_EQ(table.step(Op::leave, key(0)).status, Status::done) << "it is marked already";
 }
 
+TEST(OutbackMoves, AMarkOfNoKeyIsDamage) {
+  Moving table;
+  ASSERT_EQ(table.change(Op::put, "key", "v").status, Status::done);
+  table.close_all();
+  ASSERT_EQ(table.step(Op::leave, "key").status, Status::done);
+  std::string wrong;
+  EXPECT_TRUE(table.content(wrong)) << wrong;
+  std::byte* const mark = table.memory().data() + mark_at(table.table().cut().figures, 0, 0);
+  ASSERT_NE(base::load<std::uint64_t>(mark), 0u);
+  base::store(mark, base::load<std::uint64_t>(mark) ^ 1);
+  EXPECT_FALSE(table.content(wrong));
+  EXPECT_EQ(wrong, "a key that is said to leave for another memory node is not there");
+}
+
 // After any word the next process finds the key there and leaving, or gone with its mark; another mover ends it.
 TEST(OutbackMoves, AProcessThatDiesLeavesNoKeyBehind) {
   Moving whole;

@@ -63,7 +63,7 @@ Task<Result<Relocation::Left>> Relocation::ask_of(Op op, std::uint64_t move, std
   fabric::Buffer request, room;
   for (;;) {
     if (base::Status status = co_await state_.ready(deadline, cost_); !status.ok()) co_return status;
-    const std::optional<session::EraPin> pin = state_.connection->pin();
+    const Hold hold(state_);
     const LocatorHeader header = state_.locator->header();
     const Spot spot = state_.locator->find(hash_of(state_.options.secret, header.salt, base::bytes_of(key)));
     const Request asked{
@@ -118,6 +118,12 @@ Task<base::Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& 
   while (!work.later.empty()) {
     const std::vector<std::string> keys = std::exchange(work.later, {});
     if (base::Status status = co_await send_all(work, keys); !status.ok()) co_return status;
+    // Somebody's keys have left in each round, or marks are of no key at all.
+    if (work.later.size() >= keys.size()) {
+      co_return base::Status(Code::corrupt, std::to_string(keys.size()) +
+                                                " keys cannot leave, because all marks of leaving keys are taken, and "
+                                                "none is of a key that is there: let farpool-fsck look at the memory");
+    }
   }
   if (state_.move.number != work.move) co_return base::Status(Code::stale, "the shard map has another move by now");
   co_return (co_await ask_part(Op::finish, work.move, 0)).status();

@@ -72,13 +72,6 @@ Task<base::Status> Table::open(Nanos deadline, Cost& cost) {
 
 namespace {
 
-// What an operation holds while it may read blocks.
-struct Hold {
-  explicit Hold(const Table::State& state) : connection(state.connection), pin(connection->pin()) {}
-  const std::shared_ptr<Connection> connection;
-  const std::optional<session::EraPin> pin;
-};
-
 using Value = std::optional<std::string>;
 
 // The answer for a key that the reply says is not here.

@@ -60,6 +60,7 @@ class Verifier {
 
   Report run() {
     lines();
+    marks();
     tokens();
     lists();
     for (std::uint64_t number = 0; number < cut_.bucket_count; ++number) {
@@ -68,6 +69,9 @@ class Verifier {
       bucket(number);
     }
     overlaps();
+    for (const auto& [mark, at] : marks_) {
+      tell(Kind::impossible, 0, 0, at, "a key that is said to leave for another memory node is not there");
+    }
     if (look_.progress) look_.progress(cut_.bucket_count);
     return std::move(report_);
   }
@@ -129,6 +133,14 @@ class Verifier {
            .block = *block},
           "line " + std::to_string(number));
   }
+  void marks() {
+    for (std::uint64_t part = 0; part < cut_.figures.parts; ++part) {
+      for (std::uint64_t mark = 0; mark < marks_of(cut_.figures); ++mark) {
+        const std::uint64_t at = mark_at(cut_.figures, part, mark);
+        if (word(at) != 0) marks_[word(at)] = at;
+      }
+    }
+  }
   void tokens() {
     std::unordered_set<std::uint64_t> tokens;
     for (std::uint64_t client = 0; client < cut_.figures.clients; ++client) {
@@ -169,6 +181,7 @@ class Verifier {
     return true;
   }
   void count_key(const BlockView& block) {
+    if (!marks_.empty()) marks_.erase(mark_of(hash_of(secret_, cut_.figures.salt, block.key)));
     ++report_.keys;
     ++report_.extents;
     report_.bytes += block.key.size() + block.value.size();
@@ -297,6 +310,7 @@ class Verifier {
   std::unordered_set<std::uint64_t> reached_;
   std::unordered_map<std::uint64_t, std::uint64_t> page_sizes_, chunk_parts_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> extents_;
+  std::map<std::uint64_t, std::uint64_t> marks_;  // of keys that leave and have not been seen yet: where they are
   Report report_;
 };
 

@@ -30,8 +30,8 @@ struct Look {
 // Checks that every slot is empty or well formed and has a block that is whole, is this bucket's and has the slot's print
 // and length; that its key belongs into this bucket and, under its seed, into this slot; that overflow lists end and have
 // the keys that cache bits tell of, and no key is there twice; that blocks neither overlap nor lie where no memory node
-// puts one; and that lines remember outcomes that can be. Changes that are decided count as made. The report counts
-// buckets as rows.
+// puts one; that lines remember outcomes that can be; and that marks are of keys that are there. Changes that are
+// decided count as made. The report counts buckets as rows.
 index::Report verify(const Cut& cut, base::Bytes memory, const base::HashSecret& secret, const Look& look = {});
 
 // Makes the changes that are decided and not all made. If it is cut short after any word, another call does the rest.
