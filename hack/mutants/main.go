@@ -387,6 +387,9 @@ func (t *tree) try(ctx context.Context, m mutant) verdict {
 	text, err := output(limited, dir, filepath.Join(t.at, "build/release", target), args...)
 	v.took = time.Since(begun)
 	if err == nil {
+		if strings.Contains(text, "0 tests from 0 test suites") {
+			v.err = fmt.Errorf("its filter names no test of %s", target)
+		}
 		return v
 	}
 	v.evidence = evidence(text + "\n" + err.Error())
