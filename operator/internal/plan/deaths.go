@@ -102,15 +102,13 @@ func (d *decision) judge(c census, process v1alpha1.ProcessStatus) (verdict, dea
 		if !d.Gone[types.UID(process.PodUID)] {
 			return unknown, known
 		}
+		// The exit that was seen last may be a later process's.
 		exit := d.Exits[types.UID(process.PodUID)]
-		if exit == nil && d.closedEverywhere(process.Process) {
-			return ended, known
-		}
 		if exit != nil {
 			known.at = exit.FinishedAt.DeepCopy()
-			if exit.ExitCode == 0 {
-				return ended, known
-			}
+		}
+		if exit != nil && exit.ExitCode == 0 || d.closedEverywhere(process.Process) {
+			return ended, known
 		}
 		return dead, known
 	}

@@ -265,7 +265,8 @@ func TestDeaths(t *testing.T) {
 		}, cause: v1alpha1.CausePodTerminated, of: "a"},
 		{name: "a pod that is gone unseen, and one memory node cannot be asked", do: func(w *ward) { w.gone("a"); w.closes(0xa); w.silence("cache-memory-1") }, cause: v1alpha1.CausePodTerminated, of: "a"},
 		{name: "a pod that is gone unseen, and left in order but for what is left", do: func(w *ward) { w.gone("a"); w.closes(0xa); w.report(0, ofA) }, cause: v1alpha1.CauseMemoryNodeReport, of: "a"},
-		{name: "a pod that is gone and ended badly, after it closed its sessions", do: func(w *ward) { w.gone("a"); w.exit("a", 137); w.closes(0xa) }, cause: v1alpha1.CausePodTerminated, of: "a"},
+		// The exit may be a later process's, which came and went in the pod.
+		{name: "a pod that is gone and ended badly, after it closed its sessions", do: func(w *ward) { w.gone("a"); w.exit("a", 137); w.closes(0xa) }},
 		{name: "a pod that the cache has not, whose process closed its sessions", do: func(w *ward) { w.remove("a"); w.closes(0xa) }, keeps: true},
 		{name: "a pod that runs, whose process closed its sessions", do: func(w *ward) { w.unreachable("a"); w.closes(0xa) }, keeps: true},
 		{name: "a pod that was evicted", do: func(w *ward) { w.unreachable("a"); w.pod("a").Status.Phase = corev1.PodFailed }, cause: v1alpha1.CausePodTerminated, of: "a"},
