@@ -27,6 +27,7 @@ import (
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/plan"
 	"farpool.dev/farpool/operator/internal/render"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 // Compute shards that die, what they leave on memory nodes, who repairs it, and patches of pods that run. One world of three has them.
@@ -389,8 +390,8 @@ func (o *operator) mayRepair(object *apiac.RepairLeaseApplyConfiguration) {
 	}
 }
 
-// knowsLeft says whether an operator knows that a process has left in order: every memory node of its map says so, or the process's container was seen to end
-// with 0; and no memory node says that something is left.
+// knowsLeft says whether an operator knows that a process has left in order: every memory node of its map says so in the life that the map names, or the process's
+// container was seen to end with 0; and no memory node says that something is left. An operator that is shown an old map does not know what other lives mean.
 func (o *operator) knowsLeft(process string) bool {
 	closed := true
 	for _, entry := range o.snapshot.ShardMaps[len(o.snapshot.ShardMaps)-1].Spec.Nodes {
@@ -404,7 +405,8 @@ func (o *operator) knowsLeft(process string) bool {
 		if slices.ContainsFunc(facts.GetDead(), func(left *farpoolv1alpha1.DeadClient) bool { return v1alpha1.ProcessID(left.Process) == process }) {
 			return false
 		}
-		closed = closed && stream.State == agent.Connected && slices.ContainsFunc(facts.GetClosed(), func(id uint64) bool { return v1alpha1.ProcessID(id) == process })
+		known := shardmap.FormatIncarnation(stream.Facts.GetIncarnation()) == entry.Incarnation
+		closed = closed && known && stream.State == agent.Connected && slices.ContainsFunc(facts.GetClosed(), func(id uint64) bool { return v1alpha1.ProcessID(id) == process })
 	}
 	for uid, exit := range o.exits {
 		closed = closed || exit.ExitCode == 0 && o.exitOf[uid] == process
