@@ -1,6 +1,7 @@
 # Each room with what it may use. Keep in step with rooms.arrows (the include checker reads that file).
 farpool_room(base LIBS PkgConfig::XXHASH PkgConfig::ISAL)
 farpool_room(roce DEPS base LIBS PkgConfig::ISAL)
+farpool_room(swordbox DEPS roce base)
 farpool_room(task DEPS base)
 # Asio detects aligned_alloc by a macro of whatever header came before it: off, so that all files agree on how it allocates.
 add_library(asio INTERFACE)
