@@ -75,7 +75,7 @@ enum class Opcode : std::uint8_t {
   // Says that the network is congested.
   congestion = 0x81,
   // A masked CAS: AtomicETH, then the masks of swap and compare. The vendor that has them publishes neither opcode nor
-  // header. This number is one of those that the specification leaves to vendors, and the header is what fabric/cost.h
+  // header. This number is one of the range that the specification leaves to vendors, and the header is what fabric/cost.h
   // counts. Not captured.
   masked_compare_swap = 0xd3,
 };
@@ -87,7 +87,7 @@ struct Ethernet {
   std::uint16_t tag = 0;
 };
 
-// Of either family; IPv4 as ::ffff:a.b.c.d.
+// An address of IPv6, or of IPv4 as ::ffff:a.b.c.d.
 struct Address {
   std::array<std::uint8_t, 16> bytes = {};
   friend bool operator==(const Address&, const Address&) = default;

@@ -90,7 +90,7 @@ void Box::on_response(base::Bytes frame, const roce::Packet& packet, base::Nanos
   run_freed(now, sink);
 }
 
-// Every NAK but that of a sequence ends the connection with a request that the server has not executed.
+// A NAK ends the connection with a request that the server has not executed, except for one of a sequence.
 void Box::note_nak(const Connection& connection, const roce::Packet& packet) {
   if (packet.aeth.syndrome == roce::kNakSequence) return;
   Entry* const found = find_entry(connection, packet.bth.psn);
