@@ -226,7 +226,10 @@ class Server {
     const auto found = queue_pairs_.find(packet.bth.queue_pair);
     if (found == queue_pairs_.end()) return ground_.fail("a packet for no queue pair");
     QueuePair& own = found->second;
-    if (own.destroyed) return;
+    if (own.destroyed) {
+      ++late;
+      return;
+    }
     const std::int32_t ahead = roce::psn_distance(own.expected, packet.bth.psn);
     if (ahead > 0) {
       if (!own.nak_sent) respond(own, roce::Opcode::acknowledge, own.expected, roce::kNakSequence);
@@ -242,6 +245,7 @@ class Server {
   std::map<std::uint64_t, std::uint64_t> memory;
   bool permits_writes = true;
   std::uint64_t writes = 0, atomics = 0;
+  std::uint64_t late = 0;  // packets for queue pairs that a fence has destroyed
 
  private:
   struct QueuePair {
