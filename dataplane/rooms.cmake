@@ -10,7 +10,7 @@ target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILAT
 target_link_libraries(asio INTERFACE OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 farpool_room(net DEPS task base LIBS asio THREADS)
 include(proto/proto.cmake)
-farpool_room(fabric DEPS task base THREADS)
+farpool_room(fabric DEPS roce task base THREADS)
 farpool_room(fabric/contract DEPS fabric task base)
 farpool_room(fabric/session_port DEPS fabric net task base TEST_DEPS fabric/contract THREADS)
 farpool_room(fabric/tcp DEPS fabric/session_port fabric net task base TEST_DEPS fabric/contract THREADS)

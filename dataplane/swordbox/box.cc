@@ -287,10 +287,9 @@ void Box::abandon(Entry& entry, base::Nanos now) {
   } else {
     --word.readers;
   }
-  // A WRITE of no bytes may come when it likes. An atomic that would change nothing now may change the word later.
-  const bool may_come = entry.form != Form::write_of_nothing;
-  if (may_come) word.known = false;
-  block(entry.word, may_come ? now + settings_.longest_life : now);
+  // Until then it may still be executed. What changes nothing has to meet the word as it was.
+  if (entry.form != Form::write_of_nothing) word.known = false;
+  block(entry.word, now + settings_.longest_life);
   entry.word = kNone;
 }
 

@@ -101,8 +101,9 @@ class Box {
   Verdict forward(Connection& connection, base::Bytes frame, const roce::Packet& packet, base::Nanos now, Sink& sink);
   Verdict admit(Connection& connection, const roce::Packet& packet, base::Nanos now, Sink& sink);
   bool make_entry(Connection& connection, const Entry& entry);
-  bool has_lost_its_place(Connection& connection);
-  void adopt(Connection& connection, std::uint32_t psn);
+  bool has_lost_its_place(Connection& connection, base::Nanos now);
+  void begin_anew(Connection& connection, base::Bytes frame, const roce::Packet& packet, base::Nanos now, Sink& sink);
+  void adopt(Connection& connection, std::uint32_t psn, base::Nanos now);
   std::uint32_t psns_of(Connection& connection, const roce::Packet& packet);
   bool hold(Connection& connection, base::Bytes frame);
   void drop_held(Connection& connection);

@@ -42,12 +42,14 @@ struct Connection {
   std::uint32_t forwarded = 0;  // PSN that the box has not forwarded yet: `next`, unless packets are held
   std::uint32_t executed = 0;   // PSN that no response has covered yet
   std::uint32_t mtu = 0;
-  std::uint32_t ahead = 0;  // requests ahead of `next` that have come since one that was not
+  std::uint32_t out_of_place = 0;  // requests since the last one that was `next`
   // The last READ of several packets: its length in PSNs is a guess until a response tells the MTU.
   std::uint32_t read_psn = 0, read_bytes = 0;
   std::uint8_t syndrome = roce::kAckWithoutCredits;
   std::uint32_t msn = 0;
   base::Nanos seen = 0;
+  base::Nanos adopted_at = 0;
+  base::Nanos in_place = 0;  // when a request was last `next`
   base::Nanos progress = 0;  // of the server, when responses last said so
   roce::Packet shape;        // headers of the last request, for what the box itself sends
 

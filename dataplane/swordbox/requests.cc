@@ -9,7 +9,8 @@
 
 namespace farpool::swordbox {
 
-void Box::adopt(Connection& connection, std::uint32_t psn) {
+void Box::adopt(Connection& connection, std::uint32_t psn, base::Nanos now) {
+  connection.adopted_at = now;
   connection.adopted = true;
   connection.first = connection.next = connection.forwarded = connection.executed = psn;
 }
@@ -44,28 +45,33 @@ void Box::on_request(base::Bytes frame, const roce::Packet& packet, base::Nanos 
     ++counts_.dropped_cut;
     return;
   }
-  if (!connection.adopted) adopt(connection, packet.bth.psn);
+  if (!connection.adopted) adopt(connection, packet.bth.psn, now);
   const std::int32_t ahead = roce::psn_distance(connection.next, packet.bth.psn);
   if (ahead == 0) return on_fresh(connection, frame, packet, now, sink);
   if (ahead < 0) return on_retransmission(connection, frame, packet, now, sink);
-  if (has_lost_its_place(connection)) {
-    forget(at, now);
-    adopt(connection, packet.bth.psn);
-    return on_fresh(connection, frame, packet, now, sink);
-  }
+  if (has_lost_its_place(connection, now)) return begin_anew(connection, frame, packet, now, sink);
   // Unpredictable: between box and server it could overtake what is missing, and be executed behind the box's back.
   ++counts_.dropped_out_of_order;
 }
 
-// Says whether what comes from a connection that the box has met in the middle has been ahead of it so often that the
-// box must have taken an old packet for a new one. Everything there passes as it is, so that the server tells them apart.
-bool Box::has_lost_its_place(Connection& connection) {
+// Says whether nothing that comes fits to what the box knows of the connection. It may have taken an old packet for a new
+// one where it came in the middle, or the queue pair is another one with the same number, whose set-up it has not seen.
+bool Box::has_lost_its_place(Connection& connection, base::Nanos now) {
   constexpr std::uint32_t kOften = 8;
-  if (connection.proven || connection.held > 0 || ++connection.ahead < kOften) return false;
+  if (connection.held > 0 || ++connection.out_of_place < kOften) return false;
+  if (connection.proven && now - connection.in_place < settings_.embryo) return false;
   for (std::uint32_t i = 0; i < connection.entries; ++i) {
     if (entry(connection, i).word != kNone) return false;
   }
   return true;
+}
+
+// Follows the connection from this packet on. Everything passes as it is, so that the server tells old from new.
+void Box::begin_anew(Connection& connection, base::Bytes frame, const roce::Packet& packet, base::Nanos now,
+                     Sink& sink) {
+  forget(index_of(connection), now);
+  adopt(connection, packet.bth.psn, now);
+  on_fresh(connection, frame, packet, now, sink);
 }
 
 void Box::on_retransmission(Connection& connection, base::Bytes frame, const roce::Packet& packet, base::Nanos now,
@@ -86,16 +92,15 @@ void Box::on_retransmission(Connection& connection, base::Bytes frame, const roc
   if (!connection.proven && roce::psn_before(psn, connection.first)) {
     // The server has executed it, before the box came: it repeats the answer, and no more.
     if (connection.executed != connection.first) return pass(frame, sink);
-    // The box has come in the middle. Everything passes as it is, so that the server tells old from new.
-    forget(index_of(connection), now);
-    adopt(connection, psn);
-    return on_fresh(connection, frame, packet, now, sink);
+    return begin_anew(connection, frame, packet, now, sink);
   }
+  if (has_lost_its_place(connection, now)) return begin_anew(connection, frame, packet, now, sink);
   ++counts_.dropped_too_old;
 }
 
 void Box::on_fresh(Connection& connection, base::Bytes frame, const roce::Packet& packet, base::Nanos now, Sink& sink) {
-  connection.ahead = 0;
+  connection.out_of_place = 0;
+  connection.in_place = now;
   const bool waiting = connection.held > 0;
   const Verdict verdict = waiting ? Verdict::waits : forward(connection, frame, packet, now, sink);
   if (verdict == Verdict::drop) return;

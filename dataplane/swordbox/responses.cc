@@ -79,8 +79,9 @@ void Box::on_response(base::Bytes frame, const roce::Packet& packet, base::Nanos
   const bool replaced = own != nullptr && own->form != Form::as_it_is;
   if (replaced) own->wanted = true;
   execute_through(connection, through, packet, sink);
-  // A server that has executed more would acknowledge more.
-  if (is_ack(packet, AckKind::ack) && through == connection.forwarded && now >= quiet_until_) connection.proven = true;
+  // A server that has executed more would acknowledge more. An ACK from before the box followed the connection is too old.
+  const bool is_new = now - connection.adopted_at >= settings_.longest_life;
+  if (is_ack(packet, AckKind::ack) && through == connection.forwarded && is_new) connection.proven = true;
   if (is_ack(packet, AckKind::nak)) note_nak(connection, packet);
   if (replaced) {
     ++counts_.swallowed;

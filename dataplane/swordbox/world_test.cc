@@ -48,6 +48,7 @@ WorldSetting random_setting(base::Random& random) {
   if (random.chance(0.7)) setting.losses = static_cast<int>(random.below(12));
   if (random.chance(0.7)) setting.repeats = static_cast<int>(random.below(8));
   if (random.chance(0.5)) setting.delays = static_cast<int>(random.below(8));
+  if (random.chance(0.3)) setting.silences = 1;
   if (random.chance(0.3)) setting.deaths = 1;
   if (random.chance(0.3)) setting.fences = 1;
   if (random.chance(0.15)) setting.restarts = static_cast<int>(1 + random.below(2));
@@ -60,7 +61,8 @@ std::string run_seed(std::uint64_t seed, Counts& sum, std::uint64_t& late) {
   base::Random random(seed);
   const double usual = random.chance(0.5) ? 0.5 : 0.9;
   const WorldSetting setting = random_setting(random);
-  const bool is_calm = setting.deaths + setting.fences + setting.restarts == 0 && setting.box.connections > 3;
+  const bool is_calm =
+      setting.silences + setting.deaths + setting.fences + setting.restarts == 0 && setting.box.connections > 3;
   World world(setting, [&random, usual](std::uint32_t bound) {
     return random.chance(usual) ? 0 : static_cast<std::uint32_t>(random.below(bound));
   });

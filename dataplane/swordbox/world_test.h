@@ -10,7 +10,7 @@ namespace farpool::swordbox {
 struct WorldSetting {
   Settings box;
   // How often each may still happen.
-  int losses = 0, repeats = 0, delays = 0, deaths = 0, fences = 0, restarts = 0;
+  int losses = 0, repeats = 0, delays = 0, silences = 0, deaths = 0, fences = 0, restarts = 0;
   bool all_introduced = true;
   std::uint64_t steps = 200'000;
 };
@@ -73,6 +73,7 @@ class World : private Sink {
     std::vector<std::byte> frame;
     Leg leg;
     base::Nanos since;
+    bool silent = false;
   };
   static constexpr base::Nanos kTimeout = 2 * base::kMillisecond;
 
@@ -82,6 +83,12 @@ class World : private Sink {
       return ground.fail("the box has sent a packet that nobody understands");
     }
     const Leg leg = packet.ip.to == kServer ? Leg::box_to_server : Leg::box_to_client;
+    if (leg == Leg::box_to_server && silent_ == packet.bth.queue_pair) {
+      // Only the last one comes, as late as can be.
+      std::erase_if(delayed_, [](const Flying& each) { return each.silent; });
+      delayed_.push_back({{frame.begin(), frame.end()}, leg, ground.now, true});
+      return;
+    }
     in_flight_.push_back({{frame.begin(), frame.end()}, leg, ground.now});
   }
 
@@ -92,8 +99,9 @@ class World : private Sink {
 
   // How long a delayed packet may stay away.
   base::Nanos deadline(const Flying& each) const {
-    return each.since +
-           (each.leg == Leg::box_to_server ? setting_.box.longest_life - base::kMicrosecond : 7 * base::kMillisecond);
+    return each.since + (each.leg == Leg::box_to_server || each.leg == Leg::server_to_box
+                             ? setting_.box.longest_life - base::kMicrosecond
+                             : 7 * base::kMillisecond);
   }
 
   void deliver(std::size_t i) {
@@ -190,6 +198,12 @@ class World : private Sink {
           each->dead = true;
         });
       }
+      if (setting_.silences > 0) {
+        actions.emplace_back([this, &each] {
+          --setting_.silences;
+          silent_ = each->server_queue_pair();
+        });
+      }
       if (setting_.fences > 0 && !server.has_fenced(*each)) {
         actions.emplace_back([this, &each] {
           --setting_.fences;
@@ -211,7 +225,7 @@ class World : private Sink {
     const Counts all = sum();
     if (all.surprises > 0 && !restarted) ground.fail("the box was surprised by what a word holds");
     for (const auto& each : clients) {
-      if (each->dead || server.has_fenced(*each)) continue;
+      if (each->dead || server.has_fenced(*each) || silent_ == each->server_queue_pair()) continue;
       if (each->failed && clients.size() <= setting_.box.connections && all.cut == 0 && all.refused == 0 && !restarted)
         ground.fail("a connection has ended without a fault");
     }
@@ -220,6 +234,7 @@ class World : private Sink {
   WorldSetting setting_;
   std::deque<Flying> in_flight_;
   std::vector<Flying> delayed_;
+  std::uint32_t silent_ = 0;  // the queue pair whose packets the network delays and loses
 };
 
 }  // namespace farpool::swordbox
