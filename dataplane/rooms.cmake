@@ -2,6 +2,8 @@
 farpool_room(base LIBS PkgConfig::XXHASH PkgConfig::ISAL)
 farpool_room(roce DEPS base LIBS PkgConfig::ISAL)
 farpool_room(swordbox DEPS roce base)
+add_executable(swordbox_bench bench/swordbox_main.cc)
+target_link_libraries(swordbox_bench PRIVATE swordbox)
 farpool_room(task DEPS base)
 # Asio detects aligned_alloc by a macro of whatever header came before it: off, so that all files agree on how it allocates.
 add_library(asio INTERFACE)

@@ -219,6 +219,18 @@ TEST_F(BoxTest, OthersWaitUntilAChangeIsExecuted) {
   EXPECT_EQ(out[2].bth.opcode, Opcode::read_request);
 }
 
+TEST_F(BoxTest, AChangeIsNotPassedByOperationsThatComeLater) {
+  learn(7);
+  introduce(2);
+  introduce(3);
+  ASSERT_EQ(give(cas(1, 0, 1)).size(), 1u);
+  EXPECT_TRUE(give(cas(0, 7, 8, 2)).empty()) << "a change waits for operations that fail";
+  EXPECT_TRUE(give(cas(0, 0, 1, 3)).empty()) << "and others wait behind it";
+  ASSERT_EQ(give(response(Opcode::acknowledge, 1)).size(), 2u);
+  ASSERT_EQ(give(response(Opcode::acknowledge, 0, 2)).size(), 2u);
+  EXPECT_EQ(give(response(Opcode::acknowledge, 0, 3)).at(0).prior, 8u);
+}
+
 TEST_F(BoxTest, TheDebtOfASilentQueuePairIsSentAgainAndThenCut) {
   learn(0);
   introduce(2);
@@ -240,6 +252,7 @@ TEST_F(BoxTest, TheDebtOfASilentQueuePairIsSentAgainAndThenCut) {
   EXPECT_EQ(box.counts().cut, 1u);
   EXPECT_EQ(box.next_time(), begun + silence + settings().longest_life);
   EXPECT_TRUE(give(cas(2, 5, 6)).empty()) << "nothing of a cut connection passes";
+  EXPECT_EQ(box.counts().dropped_cut, 1u);
   now = box.next_time();
   frames.clear();
   box.on_time(now, *this);
