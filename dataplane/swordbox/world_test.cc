@@ -95,7 +95,8 @@ std::string run_seed(std::uint64_t seed, Counts& sum, std::uint64_t& late) {
     wrong = world.run();
     const bool may_fail = world.clients.size() > world.setting().box.connections || world.sum().cut > cuts ||
                           world.sum().refused > refused;
-    if (wrong.empty() && newcomer.failed && !may_fail) wrong = "a newcomer cannot change the words";
+    if (wrong.empty() && newcomer.failed && !world.is_disturbed(newcomer) && !may_fail)
+      wrong = "a newcomer cannot change the words";
   }
   const Counts all = world.sum();
   if (wrong.empty() && is_calm && introduced == 1 && all.refused == 0 && all.cut > 0)

@@ -54,6 +54,10 @@ class World : private Sink {
   }
 
   const WorldSetting& setting() const { return setting_; }
+  // Says whether a fault has hit the client itself.
+  bool is_disturbed(const Client& client) {
+    return client.dead || server.has_fenced(client) || silent_ == client.server_queue_pair();
+  }
   Counts sum() const {
     Counts all = counted;
     base::add_counts(kCounts, all, box->counts());
@@ -225,7 +229,7 @@ class World : private Sink {
     const Counts all = sum();
     if (all.surprises > 0 && !restarted) ground.fail("the box was surprised by what a word holds");
     for (const auto& each : clients) {
-      if (each->dead || server.has_fenced(*each) || silent_ == each->server_queue_pair()) continue;
+      if (is_disturbed(*each)) continue;
       if (each->failed && clients.size() <= setting_.box.connections && all.cut == 0 && all.refused == 0 && !restarted)
         ground.fail("a connection has ended without a fault");
     }
