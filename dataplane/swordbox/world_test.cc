@@ -85,6 +85,7 @@ std::string run_seed(std::uint64_t seed, Counts& sum, std::uint64_t& late) {
   if (wrong.empty()) {
     // Whatever has happened, each word can be changed by a newcomer.
     const std::uint64_t cuts = world.sum().cut, refused = world.sum().refused;
+    const int restarts = world.setting().restarts;
     Client& newcomer = world.add(77, true);
     for (std::uint64_t word = 0; word < words; ++word) {
       newcomer.plan.push_back({.kind = Kind::compare_swap, .atomic = {.address = kWords + 8 * word, .compare = 0}});
@@ -94,7 +95,7 @@ std::string run_seed(std::uint64_t seed, Counts& sum, std::uint64_t& late) {
     }
     wrong = world.run();
     const bool may_fail = world.clients.size() > world.setting().box.connections || world.sum().cut > cuts ||
-                          world.sum().refused > refused;
+                          world.sum().refused > refused || world.setting().restarts < restarts;
     if (wrong.empty() && newcomer.failed && !world.is_disturbed(newcomer) && !may_fail)
       wrong = "a newcomer cannot change the words";
   }
