@@ -1,5 +1,9 @@
 # Each room with what it may use. Keep in step with rooms.arrows (the include checker reads that file).
 farpool_room(base LIBS PkgConfig::XXHASH PkgConfig::ISAL)
+farpool_room(roce DEPS base LIBS PkgConfig::ISAL)
+farpool_room(swordbox DEPS roce base)
+add_executable(swordbox_bench bench/swordbox_main.cc)
+target_link_libraries(swordbox_bench PRIVATE swordbox)
 farpool_room(task DEPS base)
 # Asio detects aligned_alloc by a macro of whatever header came before it: off, so that all files agree on how it allocates.
 add_library(asio INTERFACE)
@@ -8,7 +12,7 @@ target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILAT
 target_link_libraries(asio INTERFACE OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 farpool_room(net DEPS task base LIBS asio THREADS)
 include(proto/proto.cmake)
-farpool_room(fabric DEPS task base THREADS)
+farpool_room(fabric DEPS roce task base THREADS)
 farpool_room(fabric/contract DEPS fabric task base)
 farpool_room(fabric/session_port DEPS fabric net task base TEST_DEPS fabric/contract THREADS)
 farpool_room(fabric/tcp DEPS fabric/session_port fabric net task base TEST_DEPS fabric/contract THREADS)

@@ -3,14 +3,17 @@
 
 #include <algorithm>
 
+#include "roce/format.h"
+
 namespace farpool::fabric {
 namespace {
 
-constexpr std::uint64_t kPacket = 14 + 20 + 8 + 12 + 4;
-constexpr std::uint64_t kReth = 16;
-constexpr std::uint64_t kAeth = 4;
-constexpr std::uint64_t kAtomicEth = 28;
-constexpr std::uint64_t kMasks = 16;
+constexpr std::uint64_t kPacket =
+    roce::kEthernetBytes + roce::kIpv4Bytes + roce::kUdpBytes + roce::kBthBytes + roce::kIcrcBytes;
+constexpr std::uint64_t kReth = roce::kRethBytes;
+constexpr std::uint64_t kAeth = roce::kAethBytes;
+constexpr std::uint64_t kAtomicEth = roce::kAtomicBytes;
+constexpr std::uint64_t kMasks = roce::kMasksBytes;
 
 std::uint64_t packets(std::uint64_t bytes, std::uint64_t mtu) {
   if (bytes <= mtu) return 1;  // mostly, and without a division
@@ -48,7 +51,7 @@ std::uint64_t reply_bytes(const Op& op, std::uint64_t mtu) {
     case Verb::cas:
     case Verb::fetch_add:
     case Verb::masked_cas:
-      return kPacket + kAeth + 8;
+      return kPacket + kAeth + roce::kAtomicAckBytes;
     case Verb::call:  // the acknowledgement of the SEND, and the answer's own
       return kPacket + kAeth + packets(op.reply.size(), mtu) * kPacket + op.reply.size();
   }
