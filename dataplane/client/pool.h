@@ -115,7 +115,8 @@ class Pool final : public Kv {
     // memory node must show the certificate of the name that the map gives it. Without it, the pool follows any map.
     std::shared_ptr<const base::SignatureCheck> map_key;
     Nanos operation_deadline = 5 * base::kSecond;
-    // Removes keys that have expired, at the memory nodes that choose this client for it.
+    // Removes keys that have expired, at the memory nodes that choose this client for it. False, in tests: a memory node
+    // that chooses it has nobody who does.
     bool reclaims = true;
     // The deadline of a handshake, and of a read of the map; once known, the pool's failure timeout if that is longer.
     Nanos connect_deadline = 3 * base::kSecond;

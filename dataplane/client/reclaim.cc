@@ -29,7 +29,7 @@ bool Pool::reclaims_at(const Link& link, const Bond& bond) const {
   return options_.reclaims && !closing_ && link.wanted() && bond.session->alive() && bond.session->reclaims();
 }
 
-// Looks at the keys from there on, and removes those that have expired.
+// Looks at the keys from there on, and removes what has expired.
 Task<Result<Page>> Pool::reclaim_page(Bond& bond, std::uint64_t position) {
   const Nanos deadline = port_.now() + patience();
   fabric::Cost cost;

@@ -338,7 +338,8 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
   const Nanos now = responder_.now();
   if (request.hurry != 0) hurry_until_ = now + 2 * tick_interval();
   if (request.forget != 0) ++forgets_;
-  if (!live(reclaimer_)) reclaimer_ = session_id;
+  // A session that knows the pool's time is one of a client that keeps it, and not of a tool.
+  if (!live(reclaimer_) && request.clock != 0) reclaimer_ = session_id;
   const std::uint64_t wall = config_.wall ? config_.wall() : static_cast<std::uint64_t>(now);
   return layout::TickReply{.era = era_,
                            .safe_era = safe_era(),

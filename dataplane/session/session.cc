@@ -406,7 +406,7 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
       new Session(std::make_unique<State>(port, std::move(options), std::move(*grant), std::move(*lane), asked)));
   State& state = *session->state_;
   Status ready = co_await state.read_slots(deadline);
-  if (ready.ok() && state.options.clock != nullptr && !state.options.clock->known()) co_await state.tick();
+  if (ready.ok() && state.options.clock != nullptr) co_await state.tick();
   if (ready.ok() && !state.alive()) ready = state.why();
   if (!ready.ok()) {
     state.end(ready);

@@ -106,7 +106,7 @@ class Session {
     std::uint64_t previous_incarnation = 0;      // of this thread, whose session here has been given up; 0: none
     std::array<std::byte, 16> previous_token{};  // of the earlier session's lane
     std::string node_name;                       // in the memory node's certificate; empty: any
-    PoolClock* clock = nullptr;                  // set by ticks; if it knows no time, the session opens with one
+    PoolClock* clock = nullptr;                  // set by ticks, the first of which opens the session
     Nanos deadline = 0;                          // absolute
   };
   static task::Task<base::Result<std::unique_ptr<Session>>> open(fabric::Port& port, Options options);
