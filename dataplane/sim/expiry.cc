@@ -10,7 +10,6 @@
 namespace farpool::sim {
 
 using base::kMillisecond;
-using base::kSecond;
 using client::Millis;
 using client::NamedEdit;
 using task::Task;
