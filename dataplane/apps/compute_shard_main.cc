@@ -299,7 +299,10 @@ class Process final : public control::Subject, public prometheus::Collectable {
 
   resp::Figures figures() const {
     resp::Figures figures;
-    for (const auto& shard : shards_) figures.workers.push_back(&shard->counters());
+    for (const auto& shard : shards_) {
+      figures.workers.push_back(&shard->counters());
+      figures.expired_keys += shard->pool_counters().expired_keys.get();
+    }
     const std::lock_guard lock(mutex_);
     if (front_ != nullptr) figures.refused_connections = front_->stats().refused_full;
     return figures;
@@ -476,6 +479,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
               sum([](const Shard& shard) { return shard.pool_counters().map_fetches.get(); }));
     s.counter("farpool_pool_map_reads_failed_total", "Reads of the shard map that failed.",
               sum([](const Shard& shard) { return shard.pool_counters().failed_map_fetches.get(); }));
+    s.counter("farpool_pool_expired_keys_total", "Keys removed because they had expired.",
+              sum([](const Shard& shard) { return shard.pool_counters().expired_keys.get(); }));
     s.counter("farpool_pool_forged_maps_total", "Shard maps that memory nodes showed and the operator has not signed.",
               sum([](const Shard& shard) { return shard.pool_counters().forged_maps.get(); }));
 

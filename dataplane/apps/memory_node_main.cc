@@ -501,6 +501,11 @@ node::MemoryNode::Options node_options(const Settings& settings) {
               spdlog::warn("the shard map is not kept for the next process: {}", status.message());
             }
           },
+      .wall =
+          [] {
+            const auto now = std::chrono::system_clock::now().time_since_epoch();
+            return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+          },
       .log = [](bool warning,
                 const std::string& line) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, line); }};
 }

@@ -19,8 +19,6 @@ namespace {
 constexpr Nanos kLongestBackoff = 2 * base::kSecond;
 // How often the map is read although nothing says that it has changed.
 constexpr Nanos kMapInterval = 15 * base::kSecond;
-// How often a link looks at its session.
-constexpr Nanos kLook = 100 * base::kMillisecond;
 constexpr int kLooksInATick = 8;  // when the memory node is short of segments
 
 }  // namespace
@@ -82,8 +80,9 @@ void Pool::adopt(map::Map map) {
                  std::to_string(map.message().nodes_size()) + " memory nodes and " +
                  std::to_string(map.message().tables_size()) + " tables");
   const v1alpha1::ShardMap& message = map.message();
-  std::erase_if(links_,
-                [](const std::unique_ptr<Link>& link) { return link->retired && !link->kept && !link->moving; });
+  std::erase_if(links_, [](const std::unique_ptr<Link>& link) {
+    return link->retired && !link->kept && !link->moving && !link->reclaiming;
+  });
   for (const auto& link : links_) link->retired = true;
   link_of_node_.assign(static_cast<std::size_t>(message.nodes_size()), nullptr);
   for (const v1alpha1::TableEntry& table : message.tables()) {
@@ -192,6 +191,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
                                               .previous_incarnation = link.previous,
                                               .previous_token = link.previous_token,
                                               .node_name = options_.map_key != nullptr ? link.name : "",
+                                              .clock = &clock_,
                                               .deadline = deadline});
   if (!session.ok()) co_return session.status();
   auto bond = std::make_unique<Bond>();
@@ -244,6 +244,10 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
     if (!moving_ && link.leaving() && port_.now() >= bond.move_due) {
       moving_ = link.moving = true;
       scope_.spawn(move_away(link, bond));
+    }
+    if (!link.reclaiming && reclaims_at(link, bond)) {
+      link.reclaiming = true;
+      scope_.spawn(reclaim(link, bond));
     }
     // Other clients wait for what this client can give up.
     const bool news = bond.session->pressure() > pressure || !(bond.session->cleared() == cleared);

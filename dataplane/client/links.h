@@ -5,6 +5,7 @@
 //   operations.cc  operations on keys
 //   scan.cc        scans, and where they go on
 //   follow.cc      the map, and a session with each of its nodes
+//   reclaim.cc     keys that have expired, and that nobody asks for
 //   moves.cc       splits of tables ahead of need, and moves of keys between nodes
 #pragma once
 
@@ -22,6 +23,8 @@
 namespace farpool::client {
 
 inline constexpr Nanos kFirstBackoff = 50 * base::kMillisecond;
+// How often a link looks at its session.
+inline constexpr Nanos kLook = 100 * base::kMillisecond;
 
 // A table that outlives its sessions, and where it gets them: from the bonds with the memory node of this name, for as
 // long as that has this memory.
@@ -65,11 +68,12 @@ struct Pool::Link {
   std::string endpoint;
   std::uint64_t incarnation = 0;
   std::uint32_t table = 0;
-  bool stopped = false;  // by the map
-  bool retired = false;  // no longer in the map
-  bool kept = false;     // its keep() runs, and refers to it
-  bool moving = false;   // a move of keys away from it runs, and refers to it
-  index::Move move;      // of keys between memory nodes, as the map has it
+  bool stopped = false;     // by the map
+  bool retired = false;     // no longer in the map
+  bool kept = false;        // its keep() runs, and refers to it
+  bool moving = false;      // a move of keys away from it runs, and refers to it
+  bool reclaiming = false;  // a search for keys that have expired runs, and refers to it
+  index::Move move;         // of keys between memory nodes, as the map has it
   std::unique_ptr<Bond> bond;
   // The session before, if it ended without a goodbye: its incarnation, and its first lane token.
   std::uint64_t previous = 0;

@@ -24,14 +24,48 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key, std::st
     if (!value.ok()) {
       const bool retry = co_await again(value.status(), *bond, account);
       if (retry) continue;
+    } else if (Status status = open_stored(*value, clock()); !status.ok()) {
+      account.close(status.code());
+      co_return status;
     }
     account.close(value.code());
     co_return value;
   }
 }
 
+Task<Result<std::optional<Millis>>> Pool::expiry(std::string_view key) {
+  Account account(*this, Operation::get);
+  for (;;) {
+    std::optional<Borrowed> bond = borrow_now(key, account);
+    if (!bond) {
+      if (Status none = co_await borrow(key, account, bond); !none.ok()) co_return none;
+    }
+    const Result<std::optional<std::string>> value = co_await bond->table().lookup(key, account.deadline, account.cost);
+    if (!value.ok()) {
+      const bool retry = co_await again(value.status(), *bond, account);
+      if (retry) continue;
+    }
+    account.close(value.code());
+    if (!value.ok()) co_return value.status();
+    if (!*value) co_return std::nullopt;
+    const std::optional<Stored> stored = Stored::parse(**value);
+    if (!stored) co_return std::optional(kNoExpiry);  // values of other kinds do not expire
+    if (stored->expired(clock())) co_return std::nullopt;
+    co_return std::optional(stored->expires);
+  }
+}
+
+Task<Result<Millis>> Pool::time() {
+  const Nanos deadline = port_.now() + options_.operation_deadline;
+  while (!clock_.known()) {
+    if (closing_ || port_.now() >= deadline) co_return why_not(nullptr);
+    (void)co_await changed_.wait(deadline);
+  }
+  co_return clock();
+}
+
 // Changes a key. Changes of one key run one at a time. `attempt` is one try at a table, and returns whether the key
-// existed.
+// existed, unless it knows better.
 template <class Answer, class Attempt>
 Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt attempt) {
   Account account(*this, operation);
@@ -52,28 +86,68 @@ Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt att
     account.close(existed.code());
     if constexpr (std::is_same_v<Answer, Status>) {
       co_return existed.status();
+    } else if constexpr (requires { attempt.existed(); }) {
+      if (!existed.ok()) co_return existed.status();
+      co_return attempt.existed();
     } else {
       co_return existed;
     }
   }
 }
 
-Task<Status> Pool::put(std::string_view key, std::string_view value) {
+Task<Status> Pool::put(std::string_view key, std::string_view value, Millis expires) {
+  if (!Stored::Tail(value, expires).empty()) return put_sealed(key, value, expires);
   return change<Status>(key, Operation::put, [key, value](index::Table& table, Account& account) {
     return table.put(key, value, account.deadline, account.cost);
   });
 }
 
-Task<Result<bool>> Pool::erase(std::string_view key) {
-  return change<Result<bool>>(key, Operation::erase, [key](index::Table& table, Account& account) {
-    return table.remove(key, account.deadline, account.cost);
+Task<Status> Pool::put_sealed(std::string_view key, std::string_view value, Millis expires) {
+  std::string kept;
+  kept.reserve(value.size() + Stored::kExpiryBytes);
+  kept += value;
+  Stored::seal(kept, expires);
+  co_return co_await change<Status>(key, Operation::put, [key, &kept](index::Table& table, Account& account) {
+    return table.put(key, kept, account.deadline, account.cost);
   });
 }
 
+// An edit with a name, because what the table removes may have expired.
+struct Pool::Removal {
+  Removal(Pool& of, std::string_view which) : pool(of), key(which), edit(NamedEdit::Name::remove, {}) {}
+  Task<Result<bool>> operator()(index::Table& table, Account& account) {
+    edit.set_now(pool.clock());
+    return table.modify(key, edit, account.deadline, account.cost);
+  }
+  bool existed() const { return edit.outcome().existed; }
+
+  Pool& pool;
+  std::string_view key;
+  NamedEdit edit;
+};
+
+Task<Result<bool>> Pool::erase(std::string_view key) {
+  return change<Result<bool>>(key, Operation::erase, Removal(*this, key));
+}
+
 Task<Status> Pool::modify(std::string_view key, Editor& editor) {
-  return change<Status>(key, Operation::modify, [key, &editor](index::Table& table, Account& account) {
-    return table.modify(key, editor, account.deadline, account.cost);
+  NamedEdit* const named = editor.named();
+  if (named == nullptr) return modify_by_editor(key, editor);
+  return change<Status>(key, Operation::modify, [this, key, named](index::Table& table, Account& account) {
+    named->set_now(clock());
+    return table.modify(key, *named, account.deadline, account.cost);
   });
+}
+
+Task<Status> Pool::modify_by_editor(std::string_view key, Editor& editor) {
+  StoredEditor stored(editor);
+  const auto attempt = [this, key, &stored](index::Table& table, Account& account) {
+    stored.set_now(clock());
+    return table.modify(key, stored, account.deadline, account.cost);
+  };
+  const Status status = co_await change<Status>(key, Operation::modify, attempt);
+  if (status.ok() && stored.refused()) co_return other_kind();
+  co_return status;
 }
 
 Task<void> Pool::get_into(std::string_view key, Result<std::optional<std::string>>& into) { into = co_await get(key); }

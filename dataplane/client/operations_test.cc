@@ -348,14 +348,16 @@ TEST_F(OperationsTest, ARepairTellsHowManySlotsItRepaired) {
   ASSERT_TRUE(run_until([&doomed] { return doomed.scope.running() == 0; }));
   // The counts outlive the sessions.
   const auto repaired = [&other] { return other.pool->counters().repair.get(&session::RepairMarks::repaired); };
-  ASSERT_TRUE(run_until([&] { return repaired() == left; }, 2 * kSecond));
+  ASSERT_TRUE(run_until([&] { return repaired() >= left; }, 2 * kSecond));
+  pass(kSecond);
+  const std::uint64_t counted = repaired();  // with a slot that it repaired before the fence of the other session
   other.port->pause();
   ASSERT_TRUE(
       run_until([this] { return nodes_[0]->stats().sessions + nodes_[1]->stats().sessions == 2; }, 20 * kSecond));
   other.port->resume();
   ASSERT_TRUE(run_until([&other] { return other.pool->counters().sessions_opened.get() == 4; }, 20 * kSecond));
   pass(kSecond);
-  EXPECT_EQ(repaired(), left);
+  EXPECT_EQ(repaired(), counted);
 }
 
 class RepairOfSplitsTest : public PoolOfManyTablesTest {};

@@ -17,7 +17,8 @@
 // Options::operation_deadline, and is tried again if an attempt did nothing. It ends with one of
 //
 //   ok
-//   too_large        the key or the value is too large; nothing was done
+//   too_large        the key or the value is too large; nothing was done. A value that expires may be nine bytes shorter
+//                    than others, and one that ends with a byte above 0xf7 one byte (index/stored.h)
 //   out_of_memory    the node that serves the key is full; nothing was done
 //   timed_out        nothing was done by the deadline
 //   locked           a lock of the key has stood past the pool's failure timeout; the message names the holder; nothing
@@ -46,6 +47,7 @@
 #include "fabric/fabric.h"
 #include "index/table.h"
 #include "map/shard_map.h"
+#include "session/clock.h"
 #include "session/wait.h"
 #include "task/scope.h"
 
@@ -79,7 +81,8 @@ struct PoolCounters {
   base::Counter epoch;  // followed; 0: none
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
-  base::Counter forged_maps;  // shown by memory nodes, but not signed by the operator
+  base::Counter expired_keys;  // removed by this thread because they had expired
+  base::Counter forged_maps;   // shown by memory nodes, but not signed by the operator
   // Sums over the tables, as of the last second.
   base::PublishedCounts<index::Marks, index::kMarks.size()> index{index::kMarks};
   base::PublishedCounts<session::RepairMarks, session::kRepairMarks.size()> repair{session::kRepairMarks};
@@ -112,6 +115,9 @@ class Pool final : public Kv {
     // memory node must show the certificate of the name that the map gives it. Without it, the pool follows any map.
     std::shared_ptr<const base::SignatureCheck> map_key;
     Nanos operation_deadline = 5 * base::kSecond;
+    // Removes keys that have expired, at the memory nodes that choose this client for it. False, in tests: a memory node
+    // that chooses it has nobody who does.
+    bool reclaims = true;
     // The deadline of a handshake, and of a read of the map; once known, the pool's failure timeout if that is longer.
     Nanos connect_deadline = 3 * base::kSecond;
     // Called when the epoch, or the sessions with its nodes, have changed; never inline from an operation.
@@ -145,13 +151,15 @@ class Pool final : public Kv {
   const PoolCounters& counters() const { return counters_; }  // any thread
 
   task::Task<base::Result<std::optional<std::string>>> get(std::string_view key, std::string room = {}) override;
-  task::Task<base::Status> put(std::string_view key, std::string_view value) override;
+  task::Task<base::Status> put(std::string_view key, std::string_view value, Millis expires = kNoExpiry) override;
   task::Task<base::Result<bool>> erase(std::string_view key) override;
   task::Task<base::Status> modify(std::string_view key, Editor& editor) override;
+  task::Task<base::Result<std::optional<Millis>>> expiry(std::string_view key) override;
+  task::Task<base::Result<Millis>> time() override;
   task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
       std::vector<std::string_view> keys) override;
   task::Task<base::Result<std::uint64_t>> count() override;
-  task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count) override;
+  task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count, Keys keys = Keys::live) override;
   task::Task<base::Result<std::optional<std::string>>> any_key() override;
 
  private:
@@ -159,6 +167,7 @@ class Pool final : public Kv {
   struct Lasting;  // a table that outlives its sessions
   struct Link;     // a node of the map
   class Borrowed;  // the bond that an operation uses
+  struct Removal;  // of a key
   class Account;   // what an operation cost and came to
 
   // Returns the node that serves a key, for the next attempt; nullptr: not known yet.
@@ -187,8 +196,12 @@ class Pool final : public Kv {
   const v1alpha1::TableEntry* table_at(ScanPlace& place) const;
   // Waits until there is a map.
   task::Task<base::Status> follow(Nanos deadline);
-  task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Account& account);
+  task::Task<base::Result<Page>> scan_from(std::uint64_t cursor, std::uint64_t count, Keys keys, Account& account);
   task::Task<base::Result<std::optional<std::string>>> look_for_any(Account& account);
+  task::Task<base::Status> put_sealed(std::string_view key, std::string_view value, Millis expires);
+  task::Task<base::Status> modify_by_editor(std::string_view key, Editor& editor);
+  // Returns the pool's time; 0 before the first session is open.
+  Millis clock() { return clock_.now(port_.now()) / base::kMillisecond; }
   task::Task<void> get_into(std::string_view key, base::Result<std::optional<std::string>>& into);
 
   task::Task<void> follow_map();
@@ -199,6 +212,10 @@ class Pool final : public Kv {
   void tell_split_trouble(const Link& link, Bond& bond);
   // Repairs what ended clients left although it blocks nobody: the first client that gets to it does.
   task::Task<void> repair_after_deaths(const Link& link, Bond& bond);
+  // Removes keys that have expired, for as long as the memory node chooses this client (reclaim.cc).
+  task::Task<void> reclaim(Link& link, Bond& bond);
+  task::Task<base::Result<Page>> reclaim_page(Bond& bond, std::uint64_t position);
+  bool reclaims_at(const Link& link, const Bond& bond) const;
   // Gives a bond up: waits for its operations, and says goodbye.
   task::Task<void> part(std::unique_ptr<Bond> bond);
   // Returns the table of this memory that outlives sessions, or opens it; nullptr: the protocol has none such.
@@ -243,6 +260,7 @@ class Pool final : public Kv {
   bool closing_ = false;
   Nanos close_deadline_ = base::kNever;
   bool started_ = false;
+  session::PoolClock clock_;
   Gates gates_;
   session::WaitQueue changed_;    // something an operation may wait for
   session::WaitQueue refresh_;    // the map should be read

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -100,6 +101,7 @@ class PoolTest : public ::testing::Test {
                                           .geometry = geometry_,
                                           .lease = std::max(2 * base::kSecond, 4 * failure_timeout_),
                                           .failure_timeout = failure_timeout_,
+                                          .wall = [this, i] { return wall(i); },
                                           .log = [](bool, const std::string&) {},
                                           .on_change = [] {}},
                                          {memory, memory_bytes_}, *responders_[i]);
@@ -107,6 +109,13 @@ class PoolTest : public ::testing::Test {
     lives_.push_back(std::move(*node));
     nodes_[i] = lives_.back().get();
     responders_[i]->serve(*nodes_[i]);
+  }
+
+  // Returns the clock of a memory node's host.
+  std::uint64_t wall(std::size_t i) {
+    const HostClock& clock = host_clocks_[i];
+    const auto since = static_cast<std::int64_t>(network_.now() - clock.at);
+    return clock.shows + static_cast<std::uint64_t>(since + since * clock.ppm / 1'000'000);
   }
 
   v1alpha1::ShardMap map_of(std::uint64_t epoch) {
@@ -151,6 +160,7 @@ class PoolTest : public ::testing::Test {
                                     .bootstrap = std::move(bootstrap),
                                     .map_key = map_key_,
                                     .operation_deadline = deadline,
+                                    .reclaims = reclaims_,
                                     .on_change =
                                         [&client](const PoolState& state) {
                                           ++client.changes;
@@ -290,6 +300,13 @@ class PoolTest : public ::testing::Test {
     }
   }
 
+  struct HostClock {
+    std::uint64_t shows = 1'700'000'000ull * base::kSecond;
+    Nanos at = 0;          // when it shows that
+    std::int64_t ppm = 0;  // that it gains
+  };
+  std::array<HostClock, 2> host_clocks_;
+  bool reclaims_ = true;  // clients that connect
   const layout::GeometryRequest geometry_;
   const Nanos failure_timeout_;
   const std::uint64_t memory_bytes_;

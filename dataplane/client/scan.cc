@@ -58,8 +58,8 @@ Task<Status> Pool::follow(Nanos deadline) {
   co_return Status();
 }
 
-Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Account& account) {
-  Page step{.keys = {}, .next = cursor};
+Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Keys keys, Account& account) {
+  Page step{.keys = {}, .next = cursor, .expiries = {}};
   std::size_t bytes = 0;
   for (int pages = 0; pages < kMostPages && step.keys.size() < count && bytes < kMostStepBytes; ++pages) {
     if (Status status = co_await follow(account.deadline); !status.ok()) co_return status;
@@ -83,9 +83,13 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
       --pages;
       continue;
     }
-    for (std::string& key : page->keys) {
-      bytes += key.size();
-      step.keys.push_back(std::move(key));
+    const Millis now = clock();
+    auto expiry = page->expiries.begin();
+    for (std::size_t i = 0; i < page->keys.size(); ++i) {
+      const bool expires = expiry != page->expiries.end() && expiry->key == i;
+      if (expires && (expiry++)->at < now && keys == Keys::live) continue;
+      bytes += page->keys[i].size();
+      step.keys.push_back(std::move(page->keys[i]));
     }
     at.position = page->next;
     step.next = at.cursor(move);
@@ -104,9 +108,9 @@ Task<Result<Page>> Pool::scan_from(std::uint64_t cursor, std::uint64_t count, Ac
   co_return step;
 }
 
-Task<Result<Page>> Pool::scan(std::uint64_t cursor, std::uint64_t count) {
+Task<Result<Page>> Pool::scan(std::uint64_t cursor, std::uint64_t count, Keys keys) {
   Account account(*this, Operation::scan);
-  Result<Page> page = co_await scan_from(cursor, std::max<std::uint64_t>(count, 1), account);
+  Result<Page> page = co_await scan_from(cursor, std::max<std::uint64_t>(count, 1), keys, account);
   account.close(page.code());
   co_return page;
 }
@@ -128,7 +132,7 @@ Task<Result<std::optional<std::string>>> Pool::look_for_any(Account& account) {
   int ends = 0;
   bool counted = false;
   for (std::uint64_t cursor = begin; ends == 0 || (ends == 1 && cursor < begin);) {
-    const Result<Page> page = co_await scan_from(cursor, 1, account);
+    const Result<Page> page = co_await scan_from(cursor, 1, Keys::live, account);
     if (!page.ok()) co_return page.status();
     if (!page->keys.empty()) co_return page->keys[port_.random() % page->keys.size()];
     // Much may have been deleted: a count tells sooner than rows that the pool is empty.

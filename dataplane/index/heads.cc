@@ -62,9 +62,51 @@ class Rests {
   std::vector<std::pair<Head*, std::uint64_t>> parts_;
 };
 
-}  // namespace
+// Reads the ends of values that lie behind what has been read of their extents.
+class Ends {
+ public:
+  Ends(session::Session& session, Nanos deadline, fabric::Cost& cost)
+      : session_(session), deadline_(deadline), cost_(cost) {}
 
-Task<Status> read_heads(session::Session& session, std::vector<Head>& heads, Nanos deadline, fabric::Cost& cost) {
+  // `look` is what has been read of the extent.
+  void add(Head& head, std::uint64_t key_bytes, std::uint64_t value_bytes, base::Bytes look) {
+    const std::uint64_t tail = std::min<std::uint64_t>(value_bytes, Stored::kExpiryBytes);
+    const std::uint64_t end = layout::kExtentHeader + key_bytes + value_bytes, begin = end - tail;
+    if (end <= look.size()) return take(head, look.subspan(begin, tail));
+    const std::uint64_t from = begin / 8 * 8, to = base::round_up(end, 8);
+    buffers_.push_back(session_.port().buffer(to - from));
+    chain_.add(Op::read({layout::kHeap, layout::block_offset(head.block) + from}, buffers_.back().first(to - from)));
+    parts_.push_back({&head, begin - from, tail});
+  }
+  Task<Status> read() {
+    if (chain_.size() == 0) co_return Status();
+    if (Status status = co_await post(session_, chain_, deadline_, cost_); !status.ok()) co_return status;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      take(*parts_[i].head, base::Bytes(buffers_[i].span()).subspan(parts_[i].at, parts_[i].bytes));
+    }
+    co_return Status();
+  }
+
+ private:
+  struct Part {
+    Head* head;
+    std::uint64_t at, bytes;
+  };
+  static void take(Head& head, base::Bytes end) {
+    const auto stored = Stored::parse(base::text_of(end));
+    head.expires = stored ? stored->expires : kNoExpiry;
+  }
+
+  session::Session& session_;
+  const Nanos deadline_;
+  fabric::Cost& cost_;
+  Chain chain_;
+  std::vector<fabric::Buffer> buffers_;
+  std::vector<Part> parts_;
+};
+
+Task<Status> read_all(session::Session& session, std::vector<Head>& heads, bool expiries, Nanos deadline,
+                      fabric::Cost& cost) {
   for (std::size_t first = 0; first < heads.size(); first += fabric::kMaxChain) {
     const std::size_t count = std::min(heads.size() - first, fabric::kMaxChain);
     fabric::Buffer buffer = session.port().buffer(count * kFirstLook);
@@ -77,6 +119,7 @@ Task<Status> read_heads(session::Session& session, std::vector<Head>& heads, Nan
     }
     if (Status status = co_await post(session, chain, deadline, cost); !status.ok()) co_return status;
     Rests rests(session, deadline, cost);
+    Ends ends(session, deadline, cost);
     std::vector<std::uint64_t> lengths(count, 0);  // of keys
     for (std::size_t i = 0; i < count; ++i) {
       Head& head = heads[first + i];
@@ -91,14 +134,27 @@ Task<Status> read_heads(session::Session& session, std::vector<Head>& heads, Nan
       const std::uint64_t wanted = base::round_up(layout::kExtentHeader + key_bytes, 8);
       const std::uint64_t there = std::min<std::uint64_t>(wanted, look(i).size());
       if (wanted > there) rests.add(head, there, wanted);
+      if (expiries) ends.add(head, key_bytes, value_bytes, look(i));
       const base::Bytes key = base::Bytes(look(i)).subspan(layout::kExtentHeader, there - layout::kExtentHeader);
       head.key.resize(std::max(head.key.size(), key.size()));
       std::memcpy(head.key.data(), key.data(), key.size());
     }
     if (Status status = co_await rests.read(); !status.ok()) co_return status;
+    if (Status status = co_await ends.read(); !status.ok()) co_return status;
     for (std::size_t i = 0; i < count; ++i) heads[first + i].key.resize(lengths[i]);
   }
   co_return Status();
+}
+
+}  // namespace
+
+Task<Status> read_heads(session::Session& session, std::vector<Head>& heads, Nanos deadline, fabric::Cost& cost) {
+  return read_all(session, heads, false, deadline, cost);
+}
+
+Task<Status> read_heads_and_expiries(session::Session& session, std::vector<Head>& heads, Nanos deadline,
+                                     fabric::Cost& cost) {
+  return read_all(session, heads, true, deadline, cost);
 }
 
 }  // namespace farpool::index

@@ -2,6 +2,9 @@
 // Read-modify-writes that have names, with the rules that Redis has for them. A protocol whose memory node knows the
 // name sends it there, which takes one trip, and says what came of it. For every other protocol they are editors. All of
 // it is in this header, because the front end links no protocol.
+//
+// They know the form in which values are kept (index/stored.h): a value that has expired counts as absent, and a value
+// that is edited keeps its expiry.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +16,7 @@
 
 #include "base/number.h"
 #include "index/edit.h"
+#include "index/stored.h"
 #include "layout/regions.h"
 
 namespace farpool::index {
@@ -24,13 +28,23 @@ class NamedEdit final : public Editor {
     update,     // sets the key if it is there
     swap,       // sets the key; the text is the value before
     take,       // removes the key; the text is the value before
+    remove,     // removes the key
+    expire,     // removes the key if it has expired; `existed` then says that it had
     add,        // adds the argument, as a signed integer; the number is the sum
     append,     // the number is the length
     overlay,    // writes the value over what is there, from the argument on; the number is the length
     add_float,  // adds the value, a number in text; the text is the sum
   };
   // Why the value that the key has does not allow the edit, which then changes nothing.
-  enum class Refusal : std::uint8_t { none, not_integer, beyond_integer, not_float, not_finite, beyond_value };
+  enum class Refusal : std::uint8_t {
+    none,
+    not_integer,
+    beyond_integer,
+    not_float,
+    not_finite,
+    beyond_value,
+    other_kind
+  };
   struct Outcome {
     bool existed = false;  // the key was there before
     Refusal refusal = Refusal::none;
@@ -42,21 +56,31 @@ class NamedEdit final : public Editor {
   NamedEdit(Name name, std::string_view value, std::uint64_t argument = 0)
       : name_(name), value_(value), argument_(argument) {}
 
+  // Says when the value that an insert, an update or a swap sets expires.
+  void set_expires(Millis expires) { expires_ = expires; }
+  // Tells the time; without it, nothing has expired.
+  void set_now(Millis now) { now_ = now; }
+
   Name name() const { return name_; }
   std::string_view value() const { return value_; }
   std::uint64_t argument() const { return argument_; }
+  Millis expires() const { return expires_; }
+  Millis now() const { return now_; }
 
   // Returns what came of the edit, once `modify` has succeeded.
   const Outcome& outcome() const { return outcome_; }
-  // Takes what came of the edit elsewhere.
-  void set_outcome(Outcome outcome) { outcome_ = std::move(outcome); }
+  // Takes what came of the edit elsewhere. A text is as it is kept.
+  void set_outcome(Outcome outcome);
 
-  Edit edit(std::optional<std::string_view> value) override;
-  bool wants_value() const override { return name_ != Name::insert && name_ != Name::update; }
-  NamedEdit* named() override { return this; }
+  Edit edit(std::optional<std::string_view> kept) override;
+  // No memory node knows `expire`.
+  NamedEdit* named() override { return name_ == Name::expire ? nullptr : this; }
 
  private:
   Edit refuse(Refusal refusal);
+  Edit set() const;
+  Edit keeping(Edit edit);
+  Edit change(std::optional<std::string_view> value);
   Edit add(std::optional<std::string_view> value);
   Edit append(std::string_view value);
   Edit overlay(std::string_view value);
@@ -65,31 +89,95 @@ class NamedEdit final : public Editor {
   const Name name_;
   const std::string_view value_;
   const std::uint64_t argument_;
+  Millis expires_ = kNoExpiry;
+  Millis now_ = 0;
+  Millis before_ = kNoExpiry;  // when the value expires that was seen last
   Outcome outcome_;
 };
 
-inline Edit NamedEdit::edit(std::optional<std::string_view> value) {
-  outcome_ = {.existed = value.has_value()};
+inline Edit NamedEdit::edit(std::optional<std::string_view> kept) {
+  outcome_ = {};
+  before_ = kNoExpiry;
+  std::optional<Stored> stored;
+  if (kept) {
+    stored = Stored::parse(*kept);
+    if (!stored && name_ != Name::remove && name_ != Name::insert && name_ != Name::update) {
+      outcome_.existed = true;
+      return refuse(Refusal::other_kind);
+    }
+    if (!stored) stored = Stored{};  // it exists, whatever it is
+  }
+  const bool expired = stored && stored->expired(now_);
+  if (name_ == Name::expire) {
+    outcome_.existed = expired;
+    return expired ? Edit::erase() : Edit::keep();
+  }
+  if (expired) {
+    if (name_ == Name::remove || name_ == Name::take) return Edit::erase();
+    return change(std::nullopt);
+  }
+  if (stored) before_ = stored->expires;
+  return change(stored ? std::optional(stored->text) : std::nullopt);
+}
+
+inline void NamedEdit::set_outcome(Outcome outcome) {
+  outcome_ = std::move(outcome);
+  if (!outcome_.text) return;
+  const std::optional<Stored> stored = Stored::parse(*outcome_.text);
+  if (!stored) {
+    outcome_.text.reset();
+    outcome_.refusal = Refusal::other_kind;
+  } else if (name_ != Name::add_float && stored->expired(now_)) {
+    outcome_.text.reset();
+    outcome_.existed = false;
+  } else {
+    outcome_.text->resize(stored->text.size());
+  }
+}
+
+inline Edit NamedEdit::set() const {
+  std::string value;
+  value.reserve(value_.size() + Stored::kExpiryBytes);
+  value += value_;
+  Stored::seal(value, expires_);
+  return Edit::put(std::move(value));
+}
+
+// The new value expires when the one before would have.
+inline Edit NamedEdit::keeping(Edit edit) {
+  if (edit.kind != Edit::Kind::put) return edit;
+  Stored::seal(edit.value, before_);
+  if (edit.value.size() <= layout::kMaxValueBytes) return edit;
+  outcome_.number = 0;
+  return refuse(Refusal::beyond_value);
+}
+
+inline Edit NamedEdit::change(std::optional<std::string_view> value) {
+  outcome_.existed = value.has_value();
   switch (name_) {
     case Name::insert:
-      return value ? Edit::keep() : Edit::put(std::string(value_));
+      return value ? Edit::keep() : set();
     case Name::update:
-      return value ? Edit::put(std::string(value_)) : Edit::keep();
+      return value ? set() : Edit::keep();
     case Name::swap:
       if (value) outcome_.text.emplace(*value);
-      return Edit::put(std::string(value_));
+      return set();
     case Name::take:
       if (!value) return Edit::keep();
       outcome_.text.emplace(*value);
       return Edit::erase();
+    case Name::remove:
+      return value ? Edit::erase() : Edit::keep();
+    case Name::expire:
+      return Edit::keep();
     case Name::add:
-      return add(value);
+      return keeping(add(value));
     case Name::append:
-      return append(value.value_or(""));
+      return keeping(append(value.value_or("")));
     case Name::overlay:
-      return overlay(value.value_or(""));
+      return keeping(overlay(value.value_or("")));
     case Name::add_float:
-      return add_float(value);
+      return keeping(add_float(value));
   }
   return Edit::keep();
 }
@@ -114,7 +202,7 @@ inline Edit NamedEdit::append(std::string_view value) {
   const std::size_t length = value.size() + value_.size();
   if (length > layout::kMaxValueBytes) return refuse(Refusal::beyond_value);
   std::string joined;
-  joined.reserve(length);
+  joined.reserve(length + Stored::kExpiryBytes);
   joined += value;
   joined += value_;
   outcome_.number = static_cast<std::int64_t>(length);

@@ -2,9 +2,13 @@
 // Some of the keys of a table or of a pool: the result of one step of a scan.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "index/stored.h"
 
 namespace farpool::index {
 
@@ -17,6 +21,18 @@ inline constexpr std::uint64_t kPositionBits = 35;
 struct Page {
   std::vector<std::string> keys;  // in no order, perhaps none
   std::uint64_t next = 0;         // 0: that was all
+  // The keys whose values expire, by their numbers in `keys`, in order, and when (index/stored.h). A pool's page has
+  // none.
+  struct Expiry {
+    std::size_t key = 0;
+    Millis at = kNoExpiry;
+  };
+  std::vector<Expiry> expiries;
+
+  void add(std::string key, Millis expires) {
+    if (expires != kNoExpiry) expiries.push_back({keys.size(), expires});
+    keys.push_back(std::move(key));
+  }
 };
 
 }  // namespace farpool::index

@@ -13,6 +13,7 @@ struct TickRequest {
       0;  // every operation of this session that still runs began when this era, or a later one, had been seen
   std::uint64_t hurry = 0;   // 1: this session waits for an era
   std::uint64_t forget = 0;  // 1: every session is to forget which marks of rows it has set
+  std::uint64_t clock = 0;   // the pool's time as the client has it (session/clock.h); 0: it knows none yet
 };
 // How short of segments the node is. Each holds for a lease.
 enum class Pressure : std::uint64_t {
@@ -54,6 +55,8 @@ struct TickReply {
   std::uint64_t dead_segments = 0;  // that wait for a client to take them over
   std::uint64_t deaths = 0;         // sessions that have ended without a goodbye
   std::uint64_t forgets = 0;        // ticks so far that asked to forget: what a session knew before has to be forgotten
+  std::uint64_t clock = 0;          // the pool's time here (session/clock.h)
+  std::uint64_t reclaims = 0;       // 1: this session is to look for keys that have expired
 };
 
 struct AllocateSegmentsRequest {

@@ -16,9 +16,10 @@ KvStatus judge(const KvRequestHead& head) {
   const auto op = static_cast<KvOp>(head.op);
   if (head.key_bytes > kMaxKeyBytes) return KvStatus::long_key;
   if (head.value_bytes > kMaxValueBytes) return KvStatus::long_value;
-  const bool versioned = (head.flags & KvRequest::kIfVersion) != 0;
-  if ((head.flags & ~KvRequest::kFlags) != 0 || (versioned != (head.version != 0)) || (versioned && !changes(op)) ||
-      ((head.flags & KvRequest::kLeaves) != 0 && (!changes(op) || head.move == 0)) ||
+  const bool versioned = (head.flags & (KvRequest::kIfVersion | KvRequest::kNow)) != 0;
+  const bool both = (head.flags & KvRequest::kIfVersion) != 0 && (head.flags & KvRequest::kNow) != 0;
+  if ((head.flags & ~KvRequest::kFlags) != 0 || both || (versioned != (head.version != 0)) ||
+      (versioned && !changes(op)) || ((head.flags & KvRequest::kLeaves) != 0 && (!changes(op) || head.move == 0)) ||
       ((head.flags & KvRequest::kByMover) != 0 && op != KvOp::insert) || (moves(op) && head.move == 0) ||
       (!has_key(op) && head.key_bytes != 0) || (!has_value(op) && head.value_bytes != 0) ||
       (!has_argument(op) && head.argument != 0)) {
@@ -50,7 +51,7 @@ bool get_body(base::Bytes body, std::size_t key_bytes, std::size_t value_bytes, 
 bool known(std::uint16_t status) {
   return status <= static_cast<std::uint16_t>(KvStatus::leaving) ||
          (status >= static_cast<std::uint16_t>(KvStatus::malformed) &&
-          status <= static_cast<std::uint16_t>(KvStatus::no_lease));
+          status <= static_cast<std::uint16_t>(KvStatus::other_kind));
 }
 
 // Says whether key and value had no room in the reply, which only has their lengths then.
@@ -58,7 +59,7 @@ bool lies_elsewhere(KvStatus status, std::uint16_t flags) {
   return (flags & KvReply::kElsewhere) != 0 || status == KvStatus::no_room;
 }
 
-constexpr std::array<const char*, 28> kTexts = {
+constexpr std::array<const char*, 29> kTexts = {
     "done",
     "there is no such key",
     "the key is there already",
@@ -87,6 +88,7 @@ constexpr std::array<const char*, 28> kTexts = {
     "the table's bytes cannot be what they should be: let farpool-fsck look at the memory",
     "there is no such table here",
     "only the holder of the lease for moves moves keys, and this session does not hold it",
+    "the value is of a kind that the operation does not know",
 };
 static_assert(kMaxKeyBytes == 65536 && kMaxValueBytes == 1048576);
 

@@ -11,7 +11,7 @@
 //      8    8  place       where the client believes that the key is; a scan's position
 //     16    8  generation  of what the client goes by, when it says so
 //     24    8  request id  line and number (fabric/once.h); 0 for what changes nothing
-//     32    8  version     with kIfVersion: what the entry must have; else 0
+//     32    8  version     with kIfVersion: what the entry must have; with kNow: the pool's time; else 0
 //     40    8  argument    of the operation; else 0
 //     48    8  move        the pool's last move of keys that the client knows of (docs/adr/0012)
 //     56    4  key bytes   up to kMaxKeyBytes
@@ -108,7 +108,8 @@ enum class KvStatus : std::uint16_t {
   no_client = 24,  // all lines belong to clients whose sessions live
   damaged = 25,    // the table's bytes cannot be what they should be
   bad_table = 26,
-  no_lease = 27,  // the session does not hold the lease for moves
+  no_lease = 27,    // the session does not hold the lease for moves
+  other_kind = 28,  // the value is of a kind that the operation does not know (index/stored.h)
 };
 inline constexpr bool is_refusal(KvStatus status) { return status >= KvStatus::malformed; }
 // For people: "the key is longer than 65536 bytes".
@@ -148,7 +149,8 @@ struct KvRequest {
   static constexpr std::uint8_t kIfVersion = 1;  // change the entry only if it has `version`
   static constexpr std::uint8_t kLeaves = 2;     // by that move the key goes to another memory node
   static constexpr std::uint8_t kByMover = 4;    // an insert of a key that comes, by the holder of the lease for moves
-  static constexpr std::uint8_t kFlags = kIfVersion | kLeaves | kByMover;
+  static constexpr std::uint8_t kNow = 8;        // a value that expired before the time in `version` counts as absent
+  static constexpr std::uint8_t kFlags = kIfVersion | kLeaves | kByMover | kNow;
 
   KvOp op = KvOp::get;
   std::uint8_t flags = 0;

@@ -107,6 +107,7 @@ void MemoryNode::serve_sessions() {
   config.table_seed = record_.table_seed;
   config.service = executor_->side ? &executor_->side->service() : options_.service;
   config.eras = executor_->side ? &executor_->eras : nullptr;
+  config.wall = options_.wall;
   config.places = places_;
   std::vector<session::RegionSpan> regions;
   for (std::uint32_t id = 0; id < layout::kRegions; ++id) {

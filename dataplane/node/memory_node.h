@@ -68,6 +68,8 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     // Called when a map is held: it must be kept for the next process, which may be the only one to know of it. Control
     // thread.
     std::function<void(const std::string& map)> keep_map;
+    // Returns the host's clock: nanoseconds since 1970. None: the fabric's clock stands for it.
+    std::function<std::uint64_t()> wall;
     // Receives what happened, as one line without bytes of keys or values; the application writes structured logs.
     // Control thread.
     std::function<void(bool warning, const std::string& line)> log;

@@ -12,7 +12,7 @@
 
 namespace farpool::session {
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::size_t kMaxRequestBytes = 4096;
 inline constexpr std::size_t kMaxReplyBytes = 4 << 20;  // a map of some ten thousand nodes
 inline constexpr std::size_t kMaxNameBytes = 253;       // of a Kubernetes object

@@ -338,13 +338,18 @@ std::optional<layout::TickReply> Registry::tick(std::uint64_t session_id, const 
   const Nanos now = responder_.now();
   if (request.hurry != 0) hurry_until_ = now + 2 * tick_interval();
   if (request.forget != 0) ++forgets_;
+  // A session that knows the pool's time is one of a client that keeps it, and not of a tool.
+  if (!live(reclaimer_) && request.clock != 0) reclaimer_ = session_id;
+  const std::uint64_t wall = config_.wall ? config_.wall() : static_cast<std::uint64_t>(now);
   return layout::TickReply{.era = era_,
                            .safe_era = safe_era(),
                            .epoch = map_.epoch(),
                            .hurry = now < hurry_until_ ? 1u : 0u,
                            .places = next_group_,
                            .dead = dead_.size(),
-                           .forgets = forgets_};
+                           .forgets = forgets_,
+                           .clock = clock_.read(wall, now, request.clock),
+                           .reclaims = session_id == reclaimer_ ? 1u : 0u};
 }
 
 // Starts the next era when every session has published this one; all lag until they have published the new one.

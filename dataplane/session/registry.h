@@ -25,6 +25,7 @@
 #include "fabric/host.h"
 #include "farpool/v1alpha1/session.pb.h"
 #include "layout/calls.h"
+#include "session/clock.h"
 #include "session/eras.h"
 
 namespace farpool::session {
@@ -80,6 +81,8 @@ class Registry {
     fabric::Service* service = nullptr;
     // Receives the eras; none: no other thread asks. It outlives the registry.
     EraWords* eras = nullptr;
+    // Returns the host's clock: nanoseconds since 1970. None: the fabric's clock stands for it.
+    std::function<std::uint64_t()> wall;
     // Groups of slots [0, places) were granted before this process started. Idle ones are granted again; the others
     // belong to dead clients.
     std::uint32_t places = 0;
@@ -255,6 +258,8 @@ class Registry {
   Nanos era_since_ = 0;
   Nanos hurry_until_ = 0;  // until then a client waits for an era
   std::uint64_t forgets_ = 0;
+  NodeClock clock_;
+  std::uint64_t reclaimer_ = 0;  // the session that looks for keys that have expired; it may have ended
 
   double open_permits_ = 0;
   Nanos permits_at_ = 0;

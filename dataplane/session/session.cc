@@ -129,6 +129,7 @@ struct Session::State {
   std::uint64_t deaths = 0;
 
   std::uint64_t forgets = 0;
+  bool reclaims = false;
   bool forget_wanted = false;       // the next tick asks to forget
   bool forget_asked = false;        // the present tick asks
   std::uint64_t forgets_asked = 0;  // ticks of this session that asked and were answered
@@ -264,9 +265,10 @@ task::Task<void> Session::State::tick() {
   ticking = true;
   published = oldest_pin();
   forget_asked = std::exchange(forget_wanted, false);
-  base::store(
-      request.data(),
-      layout::TickRequest{.era = published, .hurry = sent < hurry_until ? 1u : 0u, .forget = forget_asked ? 1u : 0u});
+  base::store(request.data(), layout::TickRequest{.era = published,
+                                                  .hurry = sent < hurry_until ? 1u : 0u,
+                                                  .forget = forget_asked ? 1u : 0u,
+                                                  .clock = options.clock != nullptr ? options.clock->now(sent) : 0});
   const std::array ops{
       Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
   const Outcome outcome = co_await lane->post(ops, lease_end);
@@ -296,6 +298,8 @@ task::Task<void> Session::State::tick() {
   places = told.places;
   dead = told.dead;
   forgets = told.forgets;
+  reclaims = told.reclaims != 0;
+  if (options.clock != nullptr) options.clock->learn(grant.node_incarnation, told.clock, port.now(), grant.lease);
   if (std::exchange(forget_asked, false)) {
     ++forgets_asked;
     forgets_era = told.era;
@@ -402,6 +406,7 @@ task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, O
       new Session(std::make_unique<State>(port, std::move(options), std::move(*grant), std::move(*lane), asked)));
   State& state = *session->state_;
   Status ready = co_await state.read_slots(deadline);
+  if (ready.ok() && state.options.clock != nullptr) co_await state.tick();
   if (ready.ok() && !state.alive()) ready = state.why();
   if (!ready.ok()) {
     state.end(ready);
@@ -424,6 +429,7 @@ std::uint64_t Session::safe_era() const { return state_->safe_era; }
 layout::Pressure Session::pressure() const { return state_->pressure; }
 layout::Stretch Session::cleared() const { return state_->cleared; }
 std::uint64_t Session::dead_segments() const { return state_->dead_segments; }
+bool Session::reclaims() const { return state_->reclaims; }
 std::uint64_t Session::deaths() const { return state_->deaths; }
 std::uint64_t Session::epoch() const { return state_->epoch; }
 std::uint64_t Session::forgets() const { return state_->forgets; }

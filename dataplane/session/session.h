@@ -17,6 +17,7 @@
 #include "fabric/fabric.h"
 #include "layout/calls.h"
 #include "layout/operation_slot.h"
+#include "session/clock.h"
 #include "task/scope.h"
 
 namespace farpool::session {
@@ -105,6 +106,7 @@ class Session {
     std::uint64_t previous_incarnation = 0;      // of this thread, whose session here has been given up; 0: none
     std::array<std::byte, 16> previous_token{};  // of the earlier session's lane
     std::string node_name;                       // in the memory node's certificate; empty: any
+    PoolClock* clock = nullptr;                  // set by ticks, the first of which opens the session
     Nanos deadline = 0;                          // absolute
   };
   static task::Task<base::Result<std::unique_ptr<Session>>> open(fabric::Port& port, Options options);
@@ -148,6 +150,8 @@ class Session {
   layout::Stretch cleared() const;
   // Returns how many segments of the dead no client has taken over, as of the last tick.
   std::uint64_t dead_segments() const;
+  // Says whether the node chose this session, as of the last tick, to look for keys that have expired.
+  bool reclaims() const;
   // Returns how many sessions at the node had ended without a goodbye, as of the last tick.
   std::uint64_t deaths() const;
   // Returns the epoch of the node's shard map at the last tick; the session's map is stale if it differs.

@@ -51,6 +51,8 @@ PoolSetting draw(std::uint64_t seed) {
   // Draws from a stream of its own, so that earlier draws stay the same.
   Random more(base::mix(seed) ^ 0x5ca9);
   if (more.chance(0.3)) s.scans = 1 + more.below(3);
+  Random expiry(base::mix(seed) ^ 0xe4b1);
+  if (expiry.chance(0.5)) s.expiring = 1 + expiry.below(4);
   return s;
 }
 
@@ -108,6 +110,7 @@ std::string describe(const PoolSetting& s) {
          " keys" + some(s.deaths, "deaths") + some(s.stops, "stops") + some(s.restarts, "restarts") +
          some(s.losses + s.losses_of_some, "losses of memory") + some(s.epochs, "more epochs") +
          some(s.moves, "moves of parts") + some(s.wishes, "wishes for tables") + some(s.scans, "scans") +
+         some(s.expiring, "keys of each client that expire") +
          (title.empty()
               ? ""
               : ", " + title + " with room for " + std::to_string(s.geometry.tables) + " tables at each node") +

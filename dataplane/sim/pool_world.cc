@@ -20,6 +20,7 @@ constexpr const char* kUid = "pool-of-the-simulation";
 constexpr base::HashSecret kSecret{0x5eed, 0x900d};
 constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
 constexpr std::size_t kNobody = 99;           // a client
+constexpr Nanos kWall = 1'700'000'000 * kSecond;
 
 bool has_locks(const PoolSetting& s) { return layout::shape_of(s.geometry.protocol).locks; }
 
@@ -54,6 +55,9 @@ PoolWorld::PoolWorld(const PoolSetting& setting, PoolVerdict& verdict)
   for (std::size_t i = 0; i < setting.nodes; ++i) {
     members_.push_back(std::make_unique<PoolMember>(network_.add_node("node-" + std::to_string(i) + ":7400"),
                                                     "node-" + std::to_string(i), memory()));
+    // Hosts agree when the world begins, as well as hosts do.
+    const auto apart = static_cast<Nanos>(Random(setting.wire.seed + i).below(3 * kMillisecond));
+    members_.back()->ahead = kWall + apart - members_.back()->wire.now();
     begin_life(*members_.back());
   }
   for (std::uint32_t i = 0; i < 1u << setting.depth; ++i) {
@@ -73,6 +77,7 @@ PoolWorld::~PoolWorld() {
 PoolClient& PoolWorld::connect() {
   clients_.push_back(std::make_unique<PoolClient>());
   PoolClient& client = *clients_.back();
+  client.since = network_.now();
   const std::string name = "client-" + std::to_string(clients_.size());
   client.port = &network_.add_client({.pool_uid = kUid, .role = "client", .name = name, .authenticated = true});
   std::vector<std::string> bootstrap;
@@ -167,7 +172,9 @@ task::Task<void> PoolWorld::scan(PoolClient& client, std::vector<std::string> ke
     auto page = co_await pool.scan(cursor, count);
     status = page.status();
     if (!status.ok()) break;
-    for (std::string& key : page->keys) told.insert(std::move(key));
+    for (std::string& key : page->keys) {
+      if (!key.starts_with(kExpiringKey)) told.insert(std::move(key));
+    }
     cursor = page->next;
   } while (cursor != 0);
   verdict_.scans += status.ok() ? 1 : 0;
@@ -316,6 +323,7 @@ void PoolWorld::sum_up() {
     verdict_.splits_taken_over += client->body->pool->counters().index.get(&index::Marks::splits_taken_over);
     verdict_.move_waits += client->body->pool->counters().index.get(&index::Marks::move_waits);
     verdict_.reconnections += client->body->pool->counters().index.get(&index::Marks::reconnections);
+    verdict_.expired_removed += client->body->pool->counters().expired_keys.get();
     verdict_.asked_again += client->body->pool->counters().index.get(&index::Marks::asked_again);
   }
   verdict_.trace_hash = network_.trace().hash();
@@ -334,22 +342,25 @@ void PoolWorld::follow_move(PoolMember& source, std::uint64_t move) {
 }
 
 void PoolWorld::begin_life(PoolMember& member) {
-  auto life = node::MemoryNode::create({.name = member.name,
-                                        .pool_uid = kUid,
-                                        .endpoint = member.wire.endpoint(),
-                                        .version = "simulated",
-                                        .geometry = setting_.geometry,
-                                        .lease = kPoolLease,
-                                        .failure_timeout = setting_.failure_timeout,
-                                        .max_lanes = 24,
-                                        .opens_per_second = 100000,
-                                        .kept_map = member.kept,
-                                        .keep_map = [&member](const std::string& map) { member.kept = map; }},
-                                       member.memory.span(), member.wire);
+  auto life = node::MemoryNode::create(
+      {.name = member.name,
+       .pool_uid = kUid,
+       .endpoint = member.wire.endpoint(),
+       .version = "simulated",
+       .geometry = setting_.geometry,
+       .lease = kPoolLease,
+       .failure_timeout = setting_.failure_timeout,
+       .max_lanes = 24,
+       .opens_per_second = 100000,
+       .kept_map = member.kept,
+       .keep_map = [&member](const std::string& map) { member.kept = map; },
+       .wall = [&member] { return static_cast<std::uint64_t>(member.wire.now() + member.ahead); }},
+      member.memory.span(), member.wire);
   if (!life.ok()) {
     wrong(member.name + ": the memory cannot be taken up: " + life.status().message());
     return;
   }
+  last_life_began_ = network_.now();
   member.node = std::move(*life);
   if (member.node->stats().defects > 0) wrong(member.name + ": defects in the memory that was taken up");
   member.entry = member.node->entry();

@@ -28,6 +28,9 @@
 
 namespace farpool::sim {
 
+// What names of keys begin with that only sim/expiry.h knows.
+inline constexpr const char* kExpiringKey = "expiring-";
+
 inline constexpr Nanos kPoolPatience = 20 * base::kSecond;  // of a call
 
 // A call under way, while its caller may still learn its outcome.
@@ -49,6 +52,7 @@ struct PoolMember {
   v1alpha1::MemoryNodeEntry entry;  // of its last life
   bool fresh = false;               // its memory was lost, and the operator does not know yet
   std::string kept;                 // its newest map, beside its memory
+  Nanos ahead = 0;                  // of the fabric's clock: what its host shows
   History history;
   std::vector<std::shared_ptr<Asked>> asked;
 };
@@ -60,6 +64,7 @@ struct PoolClient {
     task::Scope scope;
   };
   fabric::sim::SimPort* port = nullptr;
+  Nanos since = 0;  // that it has been there
   std::shared_ptr<Body> body = std::make_shared<Body>();
   bool left = false;
 };
@@ -108,6 +113,7 @@ class PoolWorld {
 
   // Lets the operator move some of a member's parts to one or more others. While another move is under way, it waits.
   void begin_move(std::size_t from, std::uint64_t which);
+  Nanos last_life_began() const { return last_life_began_; }  // of any memory node
   bool moving() const { return !departures_.empty() || moves_waiting_ > 0; }
 
   task::Task<void> call(PoolClient& client, Call call);
@@ -174,6 +180,7 @@ class PoolWorld {
   std::vector<std::unique_ptr<PoolClient>> clients_;
   std::optional<map::Map> map_;        // says which history a key belongs to
   std::vector<std::uint32_t> owners_;  // members, by part of the hash space
+  Nanos last_life_began_ = 0;
   std::uint64_t least_tables_ = 0;
   std::uint64_t move_ = 0;
   std::uint64_t moves_waiting_ = 0;                    // for the present one

@@ -7,6 +7,7 @@
 #include "client/pool.h"
 #include "fabric/sim/network.h"
 #include "sim/dialect.h"
+#include "sim/expiry.h"
 #include "sim/last_words.h"
 #include "sim/pool_play.h"
 #include "sim/pool_world.h"
@@ -91,7 +92,7 @@ void strike(PoolWorld& world, const PoolFault& fault, PoolVerdict& verdict) {
 }
 
 // Faults have ended. A client comes, repairs everything and finds everything; then all clients leave.
-void look_after(PoolWorld& world, const PoolSetting& setting) {
+void look_after(PoolWorld& world, Expiry& expiry, const PoolSetting& setting) {
   const Nanos leases_over = world.network().now() + 2 * kPoolLease;
   world.run_until([&] { return world.network().now() >= leases_over; }, 3 * kPoolLease);
   PoolClient& last = world.connect();
@@ -102,6 +103,7 @@ void look_after(PoolWorld& world, const PoolSetting& setting) {
   }
   for (const std::string& what : trouble) world.wrong("for ever: " + what);
   if (!world.run_until([&] { return !world.moving(); }, 60 * kSecond)) return world.wrong("a move does not end");
+  if (!world.run(last, expiry.remove_all(last))) return world.wrong("removing does not end");
   std::uint64_t there = 0;
   base::Result<std::uint64_t> counted = base::Status(base::Code::internal, "not counted");
   if (!world.run(last, read_all(world, last, setting.keys, there, counted), 20 * kPoolPatience)) {
@@ -143,11 +145,13 @@ PoolVerdict run_pool(std::uint64_t seed, const Selection& part, bool tells, layo
   PoolPlay play = draw_pool_play(setting, seed);
   verdict.elements = leave_out(play, part);
   PoolWorld world(setting, verdict);
+  Expiry expiry(world, verdict, setting);
   const Nanos begun = world.network().now();
   PoolClient* first = nullptr;
   for (const PoolTasks& tasks : play.clients) {
     PoolClient& client = begin(world, tasks);
     if (first == nullptr) first = &client;
+    if (setting.expiring > 0) client.body->scope.spawn(expiry.work(client, base::mix(seed + world.clients().size())));
   }
   if (setting.scans > 0) first->body->scope.spawn(scan(world, *first, setting));
   for (const PoolFault& fault : play.faults) strike(world, fault, verdict);
@@ -165,7 +169,7 @@ PoolVerdict run_pool(std::uint64_t seed, const Selection& part, bool tells, layo
   world.close_books();
   if (tells) verdict.story = world.story(begun);
   if (world.up() != setting.nodes) verdict.wrong.push_back("a memory node has not come back");
-  if (verdict.wrong.empty()) look_after(world, setting);
+  if (verdict.wrong.empty()) look_after(world, expiry, setting);
   world.judge_histories();
   for (const auto& client : world.clients()) verdict.deaths += client->port->crashed() ? 1 : 0;
   world.sum_up();
@@ -199,6 +203,9 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::scans, "scans"},
     {&PoolVerdict::moves, "moves of parts"},
     {&PoolVerdict::moved_away, "keys moved"},
+    {&PoolVerdict::expiring_found, "reads of keys that expire"},
+    {&PoolVerdict::expired_missed, "of keys that have"},
+    {&PoolVerdict::expired_removed, "expired keys removed"},
     {&PoolVerdict::wishes, "wishes for tables"},
     {&PoolVerdict::splits_taken_over, "splits taken over"},
     {&PoolVerdict::move_waits, "waits for one"},

@@ -25,7 +25,9 @@ struct PoolVerdict : Told {
   std::uint64_t moves = 0, moved_away = 0;  // of parts of the hash space between memory nodes; keys
   std::uint64_t move_waits = 0;
   std::uint64_t reconnections = 0, asked_again = 0;  // of tables that outlive sessions; changes
-  std::uint64_t wishes = 0, splits_taken_over = 0;   // for so many tables, ahead of keys; from other clients
+  // Reads of keys that expire: found, and not; keys that were removed because they had expired.
+  std::uint64_t expiring_found = 0, expired_missed = 0, expired_removed = 0;
+  std::uint64_t wishes = 0, splits_taken_over = 0;  // for so many tables, ahead of keys; from other clients
 };
 
 // Two to four memory nodes share the keys. Clients, each a client::Pool, come while others work, and some also scan the
@@ -35,6 +37,9 @@ struct PoolVerdict : Told {
 // faults have ended, a new client must be able to repair everything, find every key and count all keys. When all
 // clients have gone, every byte is accounted for, except blocks of dead clients in segments that no client has taken
 // over.
+//
+// In half of the pools each client also sets keys that expire, and reads and edits those of all: no read that is later
+// than the bound of docs/adr/0038-expiry.md returns one, and each that is earlier does.
 //
 // In many pools the operator moves parts of the hash space to other memory nodes; each move must end. When all clients
 // have gone, every key lies where the map says, and nowhere else. A memory node that loses its memory meanwhile loses

@@ -48,6 +48,7 @@ struct PoolSetting {
   std::uint64_t most_effects = 600;  // of a client, before its death or stop
   std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0, moves = 0, wishes = 0;
   std::size_t scans = 0;           // of the first client
+  std::size_t expiring = 0;        // keys that expire, of each client
   std::size_t losses_of_some = 0;  // of memory, while parts may be on their way
   layout::GeometryRequest geometry{.table_percent = 1,
                                    .entry_bytes = 16,

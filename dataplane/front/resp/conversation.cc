@@ -61,6 +61,7 @@ std::string pool_error_text(const base::Status& status) {
     case Code::timed_out:
       return "TIMEOUT nothing was done: " + status.message();
     default:
+      if (client::is_other_kind(status)) return status.message();
       return "ERR " + std::string(base::name_of(status.code())) + ": " + status.message();
   }
 }

@@ -68,6 +68,7 @@ struct Budget {
 struct Figures {
   std::vector<const Counters*> workers;
   std::uint64_t refused_connections = 0;
+  std::uint64_t expired_keys = 0;  // removed by this process
 };
 
 // What the conversations of one worker share.

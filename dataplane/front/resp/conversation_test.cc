@@ -396,13 +396,64 @@ TEST_F(ConversationTest, SaysWhenOnlySomeKeysWereChanged) {
   EXPECT_EQ(say(command({"FLUSHDB"})), "-PARTIAL 2 keys were deleted, then: TRYAGAIN nothing was done: why\r\n");
 }
 
-TEST_F(ConversationTest, RefusesExpiryRatherThanIgnoringIt) {
-  for (const char* option : {"EX", "px", "EXAT", "PXAT"}) {
-    EXPECT_EQ(say(command({"SET", "a", "1", option, "10"})),
-              std::string("-ERR option '") + option +
-                  "' of SET is not supported: keys of this pool do not expire; set the key without it\r\n");
+TEST_F(ConversationTest, KeysExpireByThePoolsClock) {
+  kv.now = 1'000'000;
+  EXPECT_EQ(say(command({"SET", "a", "1", "PX", "100"}) + command({"SET", "b", "2"})), "+OK\r\n+OK\r\n");
+  EXPECT_EQ(say(command({"PTTL", "a"}) + command({"PEXPIRETIME", "a"})), ":100\r\n:1000100\r\n");
+  kv.now += 100;
+  EXPECT_EQ(say(command({"GET", "a"}) + command({"PTTL", "a"})), "$1\r\n1\r\n:0\r\n");
+  kv.now += 1;
+  EXPECT_EQ(say(command({"GET", "a"}) + command({"PTTL", "a"}) + command({"EXISTS", "a", "b"}) + command({"DEL", "a"})),
+            "$-1\r\n:-2\r\n:1\r\n:0\r\n");
+  EXPECT_FALSE(kv.map.contains("a"));
+  EXPECT_EQ(say(command({"SETEX", "a", "2", "5"}) + command({"INCR", "a"})), "+OK\r\n:6\r\n");
+  kv.now += 1'500;
+  EXPECT_EQ(say(command({"TTL", "a"}) + command({"PTTL", "a"})), ":1\r\n:500\r\n");
+  kv.now += 501;
+  EXPECT_EQ(say(command({"SETNX", "a", "x"}) + command({"TTL", "a"})), ":1\r\n:-1\r\n");
+}
+
+TEST_F(ConversationTest, FlushesWhatHasExpired) {
+  kv.now = 1'000'000;
+  say(command({"SET", "a", "1", "PX", "100"}) + command({"SET", "b", "2"}));
+  kv.now += 101;
+  EXPECT_EQ(say(command({"KEYS", "*"})), "*1\r\n$1\r\nb\r\n");
+  EXPECT_EQ(say(command({"FLUSHDB"})), "+OK\r\n");
+  EXPECT_TRUE(kv.map.empty());
+}
+
+TEST_F(ConversationTest, WithoutThePoolsTimeNothingIsDone) {
+  kv.failure = {base::Code::unavailable, "why"};
+  for (const auto& words : {std::vector<std::string>{"SET", "a", "1", "EX", "10"},
+                            {"SETEX", "a", "1", "x"},
+                            {"PSETEX", "a", "1", "x"},
+                            {"EXPIRE", "a", "1"},
+                            {"GETEX", "a", "EX", "1"}}) {
+    EXPECT_EQ(say(command(words)), "-TRYAGAIN nothing was done: why\r\n") << words[0];
   }
   EXPECT_TRUE(kv.map.empty());
+}
+
+TEST_F(ConversationTest, RefusesAValueOfAKindThatItDoesNotKnow) {
+  const std::string refusal = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+  kv.map["a"] = "a hash, perhaps\xfa";
+  for (const auto& words : {std::vector<std::string>{"GET", "a"},
+                            {"STRLEN", "a"},
+                            {"INCR", "a"},
+                            {"APPEND", "a", "x"},
+                            {"GETSET", "a", "x"},
+                            {"GETDEL", "a"},
+                            {"GETEX", "a", "EX", "9"},
+                            {"EXPIRE", "a", "9"},
+                            {"SETRANGE", "a", "0", "x"},
+                            {"SET", "a", "x", "GET"},
+                            {"SET", "a", "x", "KEEPTTL"}}) {
+    EXPECT_EQ(say(command(words)), refusal) << words[0];
+  }
+  EXPECT_EQ(kv.map["a"], "a hash, perhaps\xfa");
+  EXPECT_EQ(say(command({"TTL", "a"}) + command({"DEL", "a"})), ":-1\r\n:1\r\n");
+  kv.map["a"] = "a hash, perhaps\xfa";
+  EXPECT_EQ(say(command({"SET", "a", "x"}) + command({"GET", "a"})), "+OK\r\n$1\r\nx\r\n");
 }
 
 // What a client sends between MULTI and EXEC it does not expect to be run one by one.

@@ -83,7 +83,7 @@ class Flush {
   Task<void> run() {
     std::uint64_t cursor = 0;
     do {
-      const Result<Page> page = co_await conversation_.kv().scan(cursor, kStep);
+      const Result<Page> page = co_await conversation_.kv().scan(cursor, kStep, client::Kv::Keys::all);
       if (!page.ok()) {
         failure_ = page.status();
         break;

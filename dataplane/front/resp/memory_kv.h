@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <map>
@@ -18,11 +19,12 @@ namespace farpool::front::resp {
 
 class MemoryKv final : public client::Kv {
  public:
-  std::map<std::string, std::string, std::less<>> map;
-  bool hold = false;             // operations wait until released
-  base::Status failure;          // what every operation ends with, if not ok
-  std::size_t fail_after = 0;    // operations that still succeed before `failure` counts
-  std::vector<std::string> log;  // keys in the order in which operations took effect
+  std::map<std::string, std::string, std::less<>> map;  // what is kept: see index/stored.h
+  client::Millis now = 0;                               // 0: as the host has it
+  bool hold = false;                                    // operations wait until released
+  base::Status failure;                                 // what every operation ends with, if not ok
+  std::size_t fail_after = 0;                           // operations that still succeed before `failure` counts
+  std::vector<std::string> log;                         // keys in the order in which operations took effect
   std::size_t most_held = 0;
 
   std::size_t held() const { return waiting_.size(); }
@@ -36,30 +38,53 @@ class MemoryKv final : public client::Kv {
   task::Task<base::Result<std::optional<std::string>>> get(std::string_view key, std::string = {}) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
-    co_return find(key);
+    std::optional<std::string> value = find(key);
+    if (base::Status failed = client::open_stored(value, clock()); !failed.ok()) co_return failed;
+    co_return value;
   }
-  task::Task<base::Status> put(std::string_view key, std::string_view value) override {
+  task::Task<base::Result<std::optional<client::Millis>>> expiry(std::string_view key) override {
+    co_await Gate{*this};
+    if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    const std::optional<std::string> value = find(key);
+    if (!value) co_return std::nullopt;
+    const std::optional<client::Stored> stored = client::Stored::parse(*value);
+    if (!stored) co_return std::optional(client::kNoExpiry);
+    if (stored->expired(clock())) co_return std::nullopt;
+    co_return std::optional(stored->expires);
+  }
+  task::Task<base::Result<client::Millis>> time() override {
+    if (!failure.ok() && fail_after == 0) co_return failure;
+    co_return clock();
+  }
+  task::Task<base::Status> put(std::string_view key, std::string_view value, client::Millis expires) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
     log.emplace_back(key);
-    map.insert_or_assign(std::string(key), std::string(value));
+    std::string kept(value);
+    client::Stored::seal(kept, expires);
+    map.insert_or_assign(std::string(key), std::move(kept));
     co_return base::Status::Ok();
   }
   task::Task<base::Result<bool>> erase(std::string_view key) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
     log.emplace_back(key);
+    drop_expired(key);
     co_return map.erase(std::string(key)) > 0;
   }
   task::Task<base::Status> modify(std::string_view key, client::Editor& editor) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    client::StoredEditor stored(editor);
+    stored.set_now(clock());
+    if (editor.named() != nullptr) editor.named()->set_now(clock());
+    client::Editor& asked = editor.named() != nullptr ? editor : stored;
     const std::optional<std::string> value = find(key);
-    std::optional<std::string_view> shown;
-    if (value) shown = editor.wants_value() ? std::string_view(*value) : std::string_view();
+    const auto shown = value ? std::optional(std::string_view(*value)) : std::nullopt;
     // An editor may be asked again after a lost race.
-    (void)editor.edit(value ? std::nullopt : std::optional<std::string_view>("a value that was lost"));
-    const client::Edit edit = editor.edit(shown);
+    (void)asked.edit(value ? std::nullopt : std::optional<std::string_view>("a value that was lost"));
+    const client::Edit edit = asked.edit(shown);
+    if (stored.refused()) co_return client::other_kind();
     log.emplace_back(key);
     if (edit.kind == client::Edit::Kind::put) map.insert_or_assign(std::string(key), edit.value);
     if (edit.kind == client::Edit::Kind::erase) map.erase(std::string(key));
@@ -70,22 +95,26 @@ class MemoryKv final : public client::Kv {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
     std::vector<std::optional<std::string>> values;
-    for (const std::string_view key : keys) values.push_back(find(key));
+    for (const std::string_view key : keys) {
+      values.push_back(find(key));
+      if (base::Status failed = client::open_stored(values.back(), clock()); !failed.ok()) co_return failed;
+    }
     co_return values;
   }
   task::Task<base::Result<std::uint64_t>> count() override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
+    std::erase_if(map, [this](const auto& entry) { return is_expired(entry.second); });
     co_return map.size();
   }
   // The cursor is how many of the keys, in their order, come before.
-  task::Task<base::Result<client::Page>> scan(std::uint64_t cursor, std::uint64_t count) override {
+  task::Task<base::Result<client::Page>> scan(std::uint64_t cursor, std::uint64_t count, Keys keys) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
     client::Page page;
     std::uint64_t number = 0;
     for (const auto& [key, value] : map) {
-      if (number++ < cursor) continue;
+      if (number++ < cursor || (keys == Keys::live && is_expired(value))) continue;
       if (page.keys.size() == count) {
         page.next = number - 1;
         break;
@@ -97,7 +126,10 @@ class MemoryKv final : public client::Kv {
   task::Task<base::Result<std::optional<std::string>>> any_key() override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
-    co_return map.empty() ? std::nullopt : std::optional(map.begin()->first);
+    for (const auto& [key, value] : map) {
+      if (!is_expired(value)) co_return std::optional(key);
+    }
+    co_return std::nullopt;
   }
 
  private:
@@ -118,6 +150,19 @@ class MemoryKv final : public client::Kv {
       return {};
     }
     return failure;
+  }
+  client::Millis clock() const {
+    if (now != 0) return now;
+    const auto since = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<client::Millis>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+  }
+  bool is_expired(std::string_view value) const {
+    const std::optional<client::Stored> stored = client::Stored::parse(value);
+    return stored && stored->expired(clock());
+  }
+  void drop_expired(std::string_view key) {
+    const auto found = map.find(key);
+    if (found != map.end() && is_expired(found->second)) map.erase(found);
   }
   std::optional<std::string> find(std::string_view key) const {
     const auto found = map.find(key);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/number.h"
+#include "front/resp/expiry.h"
 #include "front/resp/text.h"
 
 namespace farpool::front::resp {
@@ -31,23 +32,34 @@ void bulk_or_null(Request& request, const std::optional<std::string>& value) {
   value ? request.answer().bulk(*value) : request.answer().null();
 }
 
-// SET with conditions, where GET asks for the value before.
+struct SetOptions {
+  enum class When : std::uint8_t { always, absent, present } when = When::always;
+  bool get = false;
+  ExpiryOption expiry;
+  bool plain() const { return when == When::always && !get && expiry.kind == ExpiryOption::Kind::none; }
+};
+
+// SET where the value before counts for more than its presence: GET asks for it, or KEEPTTL keeps its expiry.
 class SetEditor final : public client::Editor {
  public:
-  SetEditor(std::string_view value, NamedEdit::Name name) : value_(value), name_(name) {}
+  SetEditor(std::string_view value, SetOptions::When when, std::uint64_t expires)
+      : value_(value), when_(when), expires_(expires) {}
 
   Edit edit(std::optional<std::string_view> value) override {
     old_.reset();
     if (value) old_.emplace(*value);
-    const bool writes = (name_ == NamedEdit::Name::update) == value.has_value();
-    return writes ? Edit::put(std::string(value_)) : Edit::keep();
+    written_ = when_ == SetOptions::When::always || (when_ == SetOptions::When::present) == value.has_value();
+    return written_ ? Edit::put(std::string(value_), expires_) : Edit::keep();
   }
   const std::optional<std::string>& old() const { return old_; }
+  bool written() const { return written_; }
 
  private:
   std::string_view value_;
-  NamedEdit::Name name_;
+  SetOptions::When when_;
+  std::uint64_t expires_;
   std::optional<std::string> old_;
+  bool written_ = false;
 };
 
 // True if the operation took effect as the editor decided; otherwise the request has been answered with the error.
@@ -71,6 +83,8 @@ std::string_view error_of(NamedEdit::Refusal refusal) {
       return "ERR increment would produce NaN or Infinity";
     case NamedEdit::Refusal::beyond_value:
       return kTooLong;
+    case NamedEdit::Refusal::other_kind:
+      return "WRONGTYPE Operation against a key holding the wrong kind of value";
   }
   return {};
 }
@@ -92,9 +106,11 @@ void count_read(Conversation& conversation, bool found) {
 }
 
 // Carries out an edit that replies with the value before.
-Task<void> answer_before(Conversation& conversation, Request& request, NamedEdit::Name name, std::string_view value) {
+Task<void> answer_before(Conversation& conversation, Request& request, NamedEdit::Name name, std::string_view value,
+                         client::Millis expires = client::kNoExpiry) {
   NamedEdit edit(name, value);
-  const bool done = co_await modify(conversation, request, edit);
+  edit.set_expires(expires);
+  const bool done = co_await modify_checked(conversation, request, edit);
   if (!done) co_return;
   count_read(conversation, edit.outcome().text.has_value());
   bulk_or_null(request, edit.outcome().text);
@@ -152,17 +168,10 @@ Task<void> erase_one(client::Kv& kv, std::string_view key, Tally& tally) {
   tally.count(existed.status(), existed.ok() && *existed);
 }
 
-struct SetOptions {
-  enum class When : std::uint8_t { always, absent, present } when = When::always;
-  bool get = false;
-};
-
 // The options after the value. Nothing: the request has been answered with an error.
 std::optional<SetOptions> parse_set_options(Request& request) {
   const Command& command = request.command;
   SetOptions options;
-  bool keep_ttl = false;
-  std::string_view expiry;
   for (std::size_t i = 3; i < command.size(); ++i) {
     const std::string_view word = command[i];
     if (same_word(word, "NX") && options.when != SetOptions::When::present) {
@@ -171,45 +180,60 @@ std::optional<SetOptions> parse_set_options(Request& request) {
       options.when = SetOptions::When::present;
     } else if (same_word(word, "GET")) {
       options.get = true;
-    } else if (same_word(word, "KEEPTTL") && expiry.empty()) {
-      keep_ttl = true;  // nothing expires, so there is nothing to keep
-    } else if ((same_word(word, "EX") || same_word(word, "PX") || same_word(word, "EXAT") || same_word(word, "PXAT")) &&
-               expiry.empty() && !keep_ttl && i + 1 < command.size()) {
-      expiry = word;
-      ++i;
-    } else {
+    } else if (!take_expiry_option(command, i, false, options.expiry)) {
       request.error(kSyntaxError);
       return std::nullopt;
     }
   }
-  if (!expiry.empty()) {
-    request.error("ERR option '" + std::string(expiry) +
-                  "' of SET is not supported: keys of this pool do not expire; set the key without it");
-    return std::nullopt;
-  }
   return options;
+}
+
+Task<void> set_by_editor(Conversation& conversation, Request& request, SetOptions options, std::uint64_t expires) {
+  SetEditor editor(request.command[2], options.when, expires);
+  const bool done = co_await modify(conversation, request, editor);
+  if (!done) co_return;
+  if (options.get) {
+    count_read(conversation, editor.old().has_value());
+    bulk_or_null(request, editor.old());
+  } else {
+    editor.written() ? request.answer().ok() : request.answer().null();
+  }
 }
 
 // Not inlined: its frame would be a part of every SET's.
 [[gnu::noinline]] Task<void> set_with_options(Conversation& conversation, Request& request, SetOptions options) {
-  if (options.when == SetOptions::When::always) {
-    co_await answer_before(conversation, request, NamedEdit::Name::swap, request.command[2]);
+  Due due;
+  if (options.expiry.is_time()) {
+    const Result<client::Millis> now = co_await conversation.kv().time();
+    if (!now.ok()) {
+      pool_error(request, now.status(), conversation.service().counters);
+      co_return;
+    }
+    due = due_of(options.expiry, *now, "set");
+    if (!due.error.empty()) {
+      request.error(due.error);
+      co_return;
+    }
+  }
+  const bool keeps = options.expiry.kind == ExpiryOption::Kind::keep;
+  const bool always = options.when == SetOptions::When::always;
+  if (keeps || (!always && options.get)) {
+    co_return co_await set_by_editor(conversation, request, options, keeps ? Edit::kAsBefore : due.at);
+  }
+  if (always && !options.get) {
+    const Status status = co_await conversation.kv().put(request.command[1], request.command[2], due.at);
+    status.ok() ? request.answer().ok() : pool_error(request, status, conversation.service().counters);
     co_return;
   }
+  if (always)
+    co_return co_await answer_before(conversation, request, NamedEdit::Name::swap, request.command[2], due.at);
   const auto name = options.when == SetOptions::When::present ? NamedEdit::Name::update : NamedEdit::Name::insert;
-  if (!options.get) {
-    NamedEdit edit(name, request.command[2]);
-    const bool done = co_await modify(conversation, request, edit);
-    if (!done) co_return;
-    const bool written = edit.outcome().existed == (name == NamedEdit::Name::update);
-    written ? request.answer().ok() : request.answer().null();
-    co_return;
-  }
-  SetEditor editor(request.command[2], name);
-  const bool done = co_await modify(conversation, request, editor);
+  NamedEdit edit(name, request.command[2]);
+  edit.set_expires(due.at);
+  const bool done = co_await modify(conversation, request, edit);
   if (!done) co_return;
-  count_read(conversation, editor.old().has_value());
-  bulk_or_null(request, editor.old());
+  const bool written = edit.outcome().existed == (name == NamedEdit::Name::update);
+  written ? request.answer().ok() : request.answer().null();
 }
 
 }  // namespace
@@ -230,7 +254,7 @@ Task<void> op_get(Conversation& conversation, Request& request) {
 Task<void> op_set(Conversation& conversation, Request& request) {
   const std::optional<SetOptions> options = parse_set_options(request);
   if (!options) co_return;
-  if (options->when == SetOptions::When::always && !options->get) {
+  if (options->plain()) {
     const Status status = co_await conversation.kv().put(request.command[1], request.command[2]);
     status.ok() ? request.answer().ok() : pool_error(request, status, conversation.service().counters);
     co_return;

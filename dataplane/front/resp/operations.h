@@ -31,5 +31,17 @@ task::Task<void> op_setnx(Conversation&, Request&);
 task::Task<void> op_setrange(Conversation&, Request&);
 task::Task<void> op_strlen(Conversation&, Request&);
 task::Task<void> op_type(Conversation&, Request&);
+task::Task<void> op_expire(Conversation&, Request&);
+task::Task<void> op_pexpire(Conversation&, Request&);
+task::Task<void> op_expireat(Conversation&, Request&);
+task::Task<void> op_pexpireat(Conversation&, Request&);
+task::Task<void> op_ttl(Conversation&, Request&);
+task::Task<void> op_pttl(Conversation&, Request&);
+task::Task<void> op_expiretime(Conversation&, Request&);
+task::Task<void> op_pexpiretime(Conversation&, Request&);
+task::Task<void> op_persist(Conversation&, Request&);
+task::Task<void> op_getex(Conversation&, Request&);
+task::Task<void> op_setex(Conversation&, Request&);
+task::Task<void> op_psetex(Conversation&, Request&);
 
 }  // namespace farpool::front::resp

@@ -30,14 +30,16 @@ class Asked final : public farpool::client::Kv {
   Page page;
   std::optional<std::pair<std::uint64_t, std::uint64_t>> asked;  // cursor and count
 
-  Task<Result<Page>> scan(std::uint64_t cursor, std::uint64_t count) override {
+  Task<Result<Page>> scan(std::uint64_t cursor, std::uint64_t count, Keys) override {
     FARPOOL_CHECK(!asked);
     asked = {cursor, count};
     co_return page;
   }
 
   Task<Result<std::optional<std::string>>> get(std::string_view, std::string) override { co_return none(); }
-  Task<Status> put(std::string_view, std::string_view) override { co_return none(); }
+  Task<Status> put(std::string_view, std::string_view, farpool::client::Millis) override { co_return none(); }
+  Task<Result<std::optional<farpool::client::Millis>>> expiry(std::string_view) override { co_return none(); }
+  Task<Result<farpool::client::Millis>> time() override { co_return none(); }
   Task<Result<bool>> erase(std::string_view) override { co_return none(); }
   Task<Status> modify(std::string_view, farpool::client::Editor&) override { co_return none(); }
   Task<Result<std::vector<std::optional<std::string>>>> multi_get(std::vector<std::string_view>) override {

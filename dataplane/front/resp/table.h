@@ -65,7 +65,7 @@ std::span<const CommandSpec> commands();
 const CommandSpec* find_command(std::string_view name);
 const CommandSpec* find_subcommand(const CommandSpec& parent, std::string_view name);
 // Every entry has a number for its counters: at most kMaxCommands.
-inline constexpr std::size_t kMaxCommands = 64;
+inline constexpr std::size_t kMaxCommands = 96;
 std::size_t number_of(const CommandSpec& spec);
 const CommandSpec* command_at(std::size_t number);
 

@@ -470,6 +470,84 @@ TEST_P(Results, NamedEditsFollowTheRulesOfRedis) {
   expect_sound(*bed);
 }
 
+// A value that expires, before and after each named edit. Edits that find that it has expired find no key.
+struct ExpiringCase {
+  NamedEdit::Name name;
+  std::string before;
+  std::string value;
+  std::uint64_t argument;
+  std::optional<std::string> after;       // of a value that has not expired; its expiry stays
+  std::optional<std::string> after_none;  // of one that has
+};
+
+inline std::vector<ExpiringCase> expiring_cases() {
+  using Name = NamedEdit::Name;
+  const std::string large(9000, 'l');
+  return {{Name::add, "10", "", 5, "15", "5"},
+          {Name::append, "ab", "cd", 0, "abcd", "cd"},
+          {Name::append, "ab", "\xff", 0, "ab\xff", "\xff"},
+          {Name::append, large, large, 0, large + large, large},
+          {Name::overlay, "abc", "X", 1, "aXc", std::string("\0X", 2)},
+          {Name::add_float, "10.50", "0.1", 0, "10.6", "0.1"},
+          {Name::insert, "old", "new", 0, "old", "new"}};
+}
+
+TEST_P(Results, NamedEditsKnowWhatHasExpired) {
+  constexpr Millis kNow = 1'000'000;
+  const auto bed = make(sample.tables[0]);
+  User a(*bed);
+  ASSERT_FALSE(*a.put("first", "what every client needs has been read"));
+  const auto sealed = [](std::string text, Millis expires) {
+    Stored::seal(text, expires);
+    return text;
+  };
+  int number = 0;
+  const auto run = [&](NamedEdit::Name name, const std::string& kept, const std::string& value, std::uint64_t argument,
+                       Millis expires) {
+    const std::string key = "key" + std::to_string(++number);
+    EXPECT_FALSE(*a.put(key, kept));
+    NamedEdit edit(name, value, argument);
+    edit.set_now(kNow);
+    edit.set_expires(expires);
+    EXPECT_TRUE(a.modify(key, edit).ok());
+    return std::pair(edit.outcome(), *a.lookup(key));
+  };
+  for (const ExpiringCase& one : expiring_cases()) {
+    SCOPED_TRACE("case " + std::to_string(number));
+    const std::size_t longest = std::max(one.after->size(), one.before.size()) + Stored::kExpiryBytes;
+    if (!fits(a.member, 8, longest)) continue;
+    const auto [live, kept] = run(one.name, sealed(one.before, kNow), one.value, one.argument, kNoExpiry);
+    EXPECT_TRUE(live.existed);
+    EXPECT_TRUE(kept == sealed(*one.after, kNow));
+    const auto [none, fresh] = run(one.name, sealed(one.before, kNow - 1), one.value, one.argument, kNoExpiry);
+    EXPECT_FALSE(none.existed);
+    EXPECT_EQ(none.refusal, NamedEdit::Refusal::none);
+    EXPECT_TRUE(fresh == sealed(*one.after_none, kNoExpiry));
+  }
+  using Name = NamedEdit::Name;
+  for (const Millis expires : {kNow - 1, kNow}) {
+    SCOPED_TRACE("expires " + std::to_string(expires));
+    const bool there = expires == kNow;
+    const std::string before = sealed("old", expires), after = sealed("new", kNow + 7);
+    if (!fits(a.member, 8, before.size())) break;
+    const auto text = there ? std::optional<std::string>("old") : std::nullopt;
+    const auto [swapped, new_value] = run(Name::swap, before, "new", 0, kNow + 7);
+    EXPECT_TRUE(swapped.existed == there && swapped.text == text && new_value == after);
+    const auto [updated, another] = run(Name::update, before, "new", 0, kNow + 7);
+    EXPECT_TRUE(updated.existed == there && another == (there ? after : before));
+    const auto [taken, none] = run(Name::take, before, "", 0, kNoExpiry);
+    EXPECT_TRUE(taken.existed == there && taken.text == text && !none);
+    const auto [removed, gone] = run(Name::remove, before, "", 0, kNoExpiry);
+    EXPECT_TRUE(removed.existed == there && !gone);
+    const auto [expired, left] = run(Name::expire, before, "", 0, kNoExpiry);
+    EXPECT_TRUE(expired.existed == !there && left.has_value() == there);
+  }
+  const auto [refused, other] = run(Name::add, "a hash, perhaps\xfa", "", 1, kNoExpiry);
+  EXPECT_EQ(refused.refusal, NamedEdit::Refusal::other_kind);
+  EXPECT_EQ(other, "a hash, perhaps\xfa");
+  expect_sound(*bed);
+}
+
 // Around what fits an entry of a table, a block of the heap and what a slot's length can say, up to the limits.
 TEST_P(Results, AreRightForEverySizeUpToTheLimits) {
   layout::GeometryRequest table = sample.tables[0];
@@ -961,6 +1039,37 @@ TEST_P(Scans, TellOfEveryKeyOnceWhereNothingChanges) {
     }
   }
   expect_sound(*bed);
+}
+
+// Short and long values, under short and long keys.
+TEST_P(Scans, TellWhenValuesExpire) {
+  const auto bed = make(sample.scanned);
+  User a(*bed);
+  std::map<std::string, Millis> expiries;
+  Millis expires = 1;
+  for (const std::size_t key_bytes : {3u, 100u, 300u}) {
+    for (const std::size_t value_bytes : {0u, 1u, 8u, 70u, 100u, 110u, 500u, 9000u}) {
+      for (const bool is_expiring : {false, true}) {
+        std::string key = std::to_string(value_bytes) + (is_expiring ? "e" : "n"), value(value_bytes, 'v');
+        key.resize(key_bytes + 5, 'k');
+        const Millis at = is_expiring ? expires++ : kNoExpiry;
+        Stored::seal(value, at);
+        if (!fits(a.member, key.size(), value.size())) continue;
+        ASSERT_FALSE(*a.put(key, value));
+        expiries[key] = at;
+      }
+    }
+  }
+  std::map<std::string, Millis> told;
+  std::uint64_t position = 0;
+  do {
+    const Result<Page> page = a.scan(position, 30);
+    ASSERT_TRUE(page.ok()) << text(page.status());
+    for (const std::string& key : page->keys) told[key] = kNoExpiry;
+    for (const Page::Expiry& expiry : page->expiries) told[page->keys.at(expiry.key)] = expiry.at;
+    position = page->next;
+  } while (position != 0);
+  EXPECT_EQ(told, expiries);
 }
 
 // Splits a table between two steps, by another client than the one that scans, or by the same.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each operation makes of a key's value. Pure; the rules of Redis for the operations that it has.
+// What each operation makes of a key's value. Pure; the rules of Redis for the operations that it has. A value that has
+// expired by the request's time counts as absent, and a value that is edited keeps its expiry (index/stored.h).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Decision {
   Status status = Status::done;
   Text text = Text::none;
   std::uint64_t number = 0;
-  base::Bytes value;  // that the key gets; in the request or in `scratch`
+  bool existed = false;  // the key was there, with a value that had not expired
+  base::Bytes value;     // that the key gets; in the request or in `scratch`
 };
 
 // `entry` is what is there now. `scratch` holds a value that is new.

@@ -15,16 +15,21 @@ bool next_scan_key(base::Bytes& rest, ScanKey& key, bool& bad) {
   bad = true;
   if (rest.size() < 4) return false;
   const auto word = base::load<std::uint32_t>(rest.data());
-  key.key_bytes = word & ~ScanKey::kNamed;
+  key.key_bytes = word & ~(ScanKey::kNamed | ScanKey::kExpires);
   const std::size_t here = (word & ScanKey::kNamed) != 0 ? 8 : key.key_bytes;
-  if (key.key_bytes > layout::kMaxKeyBytes || rest.size() - 4 < here) return false;
+  const std::size_t behind = (word & ScanKey::kExpires) != 0 ? 8 : 0;
+  if (key.key_bytes > layout::kMaxKeyBytes || rest.size() - 4 < here + behind) return false;
   if ((word & ScanKey::kNamed) != 0) {
     key.address = base::load<std::uint64_t>(rest.data() + 4);
     if (key.address == 0) return false;
   } else {
     key.key = rest.subspan(4, here);
   }
-  rest = rest.subspan(4 + here);
+  if (behind != 0) {
+    key.expires = base::load<std::uint64_t>(rest.data() + 4 + here);
+    if (key.expires == 0) return false;
+  }
+  rest = rest.subspan(4 + here + behind);
   bad = false;
   return true;
 }

@@ -42,13 +42,16 @@ inline constexpr std::uint64_t kMostInlineBlock = kReplyRoom - 16;
 
 // The keys of a scan's reply lie in its value, one behind the other; the reply's number is the next position, 0 after
 // the last bucket. A key that had no room is named by its block, which the client READs.
-//      0    4  bytes; kNamed is added if it is named
+//      0    4  bytes; kNamed is added if it is named, kExpires if its value expires
 //      4    k  key, or 8: the address of the block that has it
+//    4+k    8  with kExpires: when it does (index/stored.h)
 struct ScanKey {
   static constexpr std::uint32_t kNamed = 1u << 31;
+  static constexpr std::uint32_t kExpires = 1u << 30;
   base::Bytes key;  // empty if it is named
   std::uint32_t key_bytes = 0;
   std::uint64_t address = 0;  // 0: the key is here
+  std::uint64_t expires = 0;  // 0: it does not
 };
 // Takes the next key off the front. Returns false at the end, and sets `bad` if the bytes are no keys of a scan.
 bool next_scan_key(base::Bytes& rest, ScanKey& key, bool& bad);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/marks.h"
 #include "fabric/once.h"
+#include "index/stored.h"
 
 namespace farpool::outback {
 namespace {
@@ -153,38 +154,50 @@ Status Part::scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, s
                   std::vector<std::byte>& keys, std::uint64_t& next) {
   std::uint64_t looked = 0;  // at buckets from the first on that has a key
   keys.clear();
-  std::vector<std::pair<std::uint64_t, base::Bytes>> of_bucket;
+  struct Key {
+    std::uint64_t address = 0;
+    base::Bytes key;
+    index::Millis expires = index::kNoExpiry;
+  };
+  std::vector<Key> of_bucket;
   for (next = first; next < end && looked < count; ++next) {
     of_bucket.clear();
     std::size_t here = 0;
-    const auto add = [&](std::uint64_t address, base::Bytes key) {
-      of_bucket.emplace_back(address, key);
-      here += 4 + key.size();
+    std::size_t named_here = 0;
+    const auto add = [&](std::uint64_t address, const BlockView& block) {
+      const auto stored = index::Stored::parse(base::text_of(block.value));
+      of_bucket.push_back({address, block.key, stored ? stored->expires : index::kNoExpiry});
+      const std::size_t around = of_bucket.back().expires != index::kNoExpiry ? 12 : 4;
+      here += around + block.key.size();
+      named_here += around + 8;
     };
     const Words words = words_of(next);
     for (const std::uint64_t slot : words) {
       if (SlotWord::empty(slot)) continue;
       const auto block = view(SlotWord::Address::get(slot));
       if (!block) return Status::damaged;
-      add(SlotWord::Address::get(slot), block->key);
+      add(SlotWord::Address::get(slot), *block);
     }
     std::uint64_t steps = counters_.overflow.load(std::memory_order_relaxed);
     for (std::uint64_t address = SlotWord::cached(words[0]) ? word(cut().head_at(next)) : 0; address != 0; --steps) {
       const auto block = view(address);
       if (!block || steps == 0) return Status::damaged;
-      if (block->head.bucket == next) add(address, block->key);
+      if (block->head.bucket == next) add(address, *block);
       address = block->head.next;
     }
     if (!keys.empty() || !of_bucket.empty()) ++looked;
     const bool named = keys.size() + here > room;
     if (named && next > first) break;
-    if (named && of_bucket.size() * 12 > room) return Status::no_room;
-    for (const auto& [address, key] : of_bucket) {
+    if (named && named_here > room) return Status::no_room;
+    for (const auto& [address, key, expires] : of_bucket) {
       const auto bytes = static_cast<std::uint32_t>(key.size());
-      const std::uint32_t length = bytes | (named ? ScanKey::kNamed : 0);
+      const bool has_expiry = expires != index::kNoExpiry;
+      const std::uint32_t length = bytes | (named ? ScanKey::kNamed : 0) | (has_expiry ? ScanKey::kExpires : 0);
       const base::Bytes head = base::bytes_of(length), body = named ? base::bytes_of(address) : key;
       keys.insert(keys.end(), head.begin(), head.end());
       keys.insert(keys.end(), body.begin(), body.end());
+      const base::Bytes end = base::bytes_of(expires);
+      if (has_expiry) keys.insert(keys.end(), end.begin(), end.end());
     }
   }
   return Status::done;
@@ -501,7 +514,7 @@ Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t rec
   if (const Status status = judge_move(work); status != Status::done) return status;
   const Found& found = work.found;
   work.decision = decide(request, found.there ? std::optional(found.view) : std::nullopt, scratch_);
-  answer.reply.flags |= found.there ? Reply::kExisted : 0;
+  answer.reply.flags |= work.decision.existed ? Reply::kExisted : 0;
   answer.reply.version = found.there ? found.view.head.version : 0;
   answer.reply.number = work.decision.number;
   Status status = work.decision.status;

@@ -166,8 +166,15 @@ struct Wish {
   std::string_view value;
   std::uint64_t argument = 0;
   std::uint64_t version = 0;  // that the entry must have; 0: any
+  index::Millis now = 0;      // what has expired by then counts as absent; 0: nothing has
   bool by_mover = false;      // the key comes from another memory node
 };
+
+std::uint8_t flags_of(const Wish& wish, bool leaves) {
+  const int condition = wish.version != 0 ? Request::kIfVersion : wish.now != 0 ? Request::kNow : 0;
+  return static_cast<std::uint8_t>(condition | (leaves ? Request::kLeaves : 0) |
+                                   (wish.by_mover ? Request::kByMover : 0));
+}
 
 // Returns the text of a change that replies with one.
 Task<Result<Changed>> with_text(Table::State& state, const Reply& reply, Changed changed, Nanos deadline, Cost& cost) {
@@ -201,26 +208,25 @@ Task<Result<Answer>> carry_out(Table::State& state, Wish wish, Nanos deadline, C
   }
   std::optional<Hold> hold;
   const base::Bytes key = base::bytes_of(wish.key);
-  const int flags = (wish.version != 0 ? Request::kIfVersion : 0) | (way.leaves ? Request::kLeaves : 0) |
-                    (wish.by_mover ? Request::kByMover : 0);
+  const std::uint8_t flags = flags_of(wish, way.leaves);
   fabric::Buffer request, room;
   for (int waits = 0;;) {
     hold.emplace(state);
     const std::uint64_t generation = state.locator->header().generation;
     const Spot spot = state.locator->find(hash_of(state.options.secret, state.locator->header().salt, key));
     const Request asked{.op = wish.op,
-                        .flags = static_cast<std::uint8_t>(flags),
+                        .flags = flags,
                         .place = spot.bucket,
                         .generation = generation,
                         .request_id = line->next(),
-                        .version = wish.version,
+                        .version = wish.version != 0 ? wish.version : wish.now,
                         .argument = wish.argument,
                         .move = way.move,
                         .key = key,
                         .value = base::bytes_of(wish.value)};
     const Result<Reply> reply = co_await state.ask(asked, request, room, deadline, cost, spot.seed);
     if (!reply.ok()) co_return reply.status();
-    if (is_refusal(reply->status)) co_return state.refusal(reply->status);
+    if (is_refusal(reply->status) && reply->status != Status::other_kind) co_return state.refusal(reply->status);
     if (reply->status == Status::stale) {
       if (base::Status status = co_await state.renew(generation, deadline, cost); !status.ok()) co_return status;
       continue;
@@ -295,6 +301,9 @@ Op op_of(NamedEdit::Name name) {
       return Op::swap;
     case Name::take:
       return Op::take;
+    case Name::remove:
+    case Name::expire:
+      return Op::remove;
     case Name::add:
       return Op::add;
     case Name::append:
@@ -320,6 +329,8 @@ NamedEdit::Refusal refusal_of(Status status) {
       return Refusal::not_finite;
     case Status::beyond_value:
       return Refusal::beyond_value;
+    case Status::other_kind:
+      return Refusal::other_kind;
     default:
       return Refusal::none;
   }
@@ -328,7 +339,17 @@ NamedEdit::Refusal refusal_of(Status status) {
 // The memory node carries the edit out.
 Task<Result<bool>> modify_by_name(Table::State& state, std::string_view key, NamedEdit& edit, Nanos deadline,
                                   Cost& cost) {
-  const Wish wish{.op = op_of(edit.name()), .key = key, .value = edit.value(), .argument = edit.argument()};
+  Wish wish{
+      .op = op_of(edit.name()), .key = key, .value = edit.value(), .argument = edit.argument(), .now = edit.now()};
+  std::string kept;
+  if (wish.op == Op::insert || wish.op == Op::update || wish.op == Op::swap) {
+    const index::Stored::Tail tail(edit.value(), edit.expires());
+    if (!tail.empty()) {
+      kept.reserve(edit.value().size() + tail.bytes().size());
+      kept.append(edit.value()).append(tail.bytes());
+      wish.value = kept;
+    }
+  }
   Result<Changed> changed = co_await carry_out<Changed>(state, wish, deadline, cost);
   if (!changed.ok()) co_return changed.status();
   edit.set_outcome({.existed = changed->existed,
@@ -408,13 +429,13 @@ Task<Result<index::Page>> Table::scan(std::uint64_t position, std::uint64_t coun
     bool bad = false, again = false;
     for (ScanKey key; !again && next_scan_key(rest, key, bad);) {
       if (key.address == 0) {
-        page.keys.emplace_back(base::text_of(key.key));
+        page.add(std::string(base::text_of(key.key)), key.expires);
         continue;
       }
       Result<std::optional<std::string>> named = co_await state_->read_key(key, deadline, cost);
       if (!named.ok()) co_return named.status();
       again = !*named;
-      if (*named) page.keys.push_back(std::move(**named));
+      if (*named) page.add(std::move(**named), key.expires);
     }
     if (bad) co_return base::Status(Code::corrupt, "a memory node replied to a scan with bytes that are no keys");
     if (!again) co_return page;

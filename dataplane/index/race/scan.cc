@@ -358,7 +358,7 @@ Task<Result<bool>> Scan::read_keys(index::Page& page) {
         found.slot.open_ended() ? state_.heap_bytes() - layout::block_offset(block) : found.slot.bytes();
     heads.push_back({.block = block, .most = most});
   }
-  if (Status status = co_await index::read_heads(state_.session, heads, deadline_, cost_); !status.ok()) {
+  if (Status status = co_await index::read_heads_and_expiries(state_.session, heads, deadline_, cost_); !status.ok()) {
     co_return status;
   }
   for (std::size_t i = 0; i < heads.size(); ++i) {
@@ -372,7 +372,7 @@ Task<Result<bool>> Scan::read_keys(index::Page& page) {
     }
     const std::uint64_t whose = directory::hash_of(state_.session.grant().pool_secret, key);
     if (directory::low_bits(whose, found.depth) != directory::low_bits(found.hash, found.depth)) continue;
-    page.keys.push_back(std::move(heads[i].key));
+    page.add(std::move(heads[i].key), heads[i].expires);
   }
   co_return true;
 }

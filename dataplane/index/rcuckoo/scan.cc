@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -94,8 +94,8 @@ class Scan {
   TornRow torn_;
   std::vector<Row> all_;
   fabric::Buffer buffer_;
-  std::unordered_set<std::string> keys_;
-  std::map<std::uint64_t, Entry> extents_;  // by block
+  std::unordered_map<std::string, index::Millis> keys_;  // and when their values expire
+  std::map<std::uint64_t, Entry> extents_;               // by block
 };
 
 std::size_t Scan::place_of(std::uint64_t row) const {
@@ -188,7 +188,10 @@ Task<Result<index::Page>> Scan::run() {
   tell_of_empty_rows();
   index::Page page;
   page.keys.reserve(keys_.size());
-  while (!keys_.empty()) page.keys.push_back(std::move(keys_.extract(keys_.begin()).value()));
+  while (!keys_.empty()) {
+    auto entry = keys_.extract(keys_.begin());
+    page.add(std::move(entry.key()), entry.mapped());
+  }
   page.next = first_ + rows_ < state_.geometry.rows ? first_ + rows_ : 0;
   co_return page;
 }
@@ -266,7 +269,8 @@ Status Scan::collect(const Row& row) {
         near(places, state_.geometry.rows) ? places.first - first_ < rows_ : row.ours;  // below first_: a large number
     if (!belongs) continue;
     if (entry.type() == EntryType::in_place) {
-      keys_.emplace(base::text_of(entry.key()));
+      const auto stored = index::Stored::parse(base::text_of(entry.value()));
+      keys_.insert_or_assign(std::string(base::text_of(entry.key())), stored ? stored->expires : index::kNoExpiry);
     } else {
       extents_.emplace(entry.block(), entry);
     }
@@ -279,7 +283,7 @@ Task<Result<bool>> Scan::read_keys() {
   std::vector<index::Head> heads;
   heads.reserve(extents_.size());
   for (const auto& [block, entry] : extents_) heads.push_back({.block = block, .most = entry.bytes()});
-  if (Status status = co_await index::read_heads(state_.session, heads, deadline_, cost_); !status.ok()) {
+  if (Status status = co_await index::read_heads_and_expiries(state_.session, heads, deadline_, cost_); !status.ok()) {
     co_return status;
   }
   for (index::Head& head : heads) {
@@ -288,7 +292,7 @@ Task<Result<bool>> Scan::read_keys() {
         state_.hash(head.key) != entry.hash()) {
       co_return false;
     }
-    keys_.insert(std::move(head.key));
+    keys_.insert_or_assign(std::move(head.key), head.expires);
   }
   co_return true;
 }
