@@ -98,7 +98,7 @@ func mainOfInjector(arguments []string) int {
 		return 0
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.logging)))
