@@ -26,7 +26,7 @@ const (
 	// LabelInject on a pod asks for a sidecar if its value is InjectTrue. No other label or annotation does.
 	LabelInject = "farpool.dev/inject"
 	InjectTrue  = "true"
-	// SidecarPrefix begins the annotations of pods with a sidecar. Those that people may write are pool, containers, port, health-port, cpu, memory
+	// SidecarPrefix begins the annotations of pods with a sidecar. The ones that people may write are pool, containers, port, health-port, cpu, memory
 	// and log-level; AnnotationInjected is the injector's record.
 	SidecarPrefix      = "sidecar.farpool.dev/"
 	AnnotationInjected = SidecarPrefix + "injected"

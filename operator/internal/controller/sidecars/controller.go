@@ -69,7 +69,7 @@ type Options struct {
 	Clock clock.PassiveClock
 	// SecretNamespace is where the operator keeps what only it may read; empty: with each pool.
 	SecretNamespace string
-	// Namespaces are those that the operator serves; empty: all.
+	// Namespaces are the ones that the operator serves; empty: all.
 	Namespaces    []string
 	ClusterDomain string
 }
@@ -204,6 +204,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	o, err := r.observe(ctx, pool, held)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if o.authority == nil && o.secret == nil {
+		// The pool has just been made, and is looked at again when the operator has written these down; or another operator serves it, and its word counts.
+		return reconcile.Result{}, nil
 	}
 	return r.carryOut(ctx, pool, held, decide(o))
 }

@@ -45,7 +45,7 @@ type observed struct {
 
 // decision is what to do.
 type decision struct {
-	// secrets are those that are made or changed, by namespace, and removed are those that nobody is to have any more.
+	// secrets are made or changed, by namespace, and removed are the ones that nobody is to have any more.
 	secrets map[string]*corev1.Secret
 	removed []*corev1.Secret
 	// status of each listed namespace, as it is if all Secrets are written.

@@ -319,7 +319,7 @@ func (w *world) operate(t *testing.T, name string) (stop func()) {
 			t.Error("the controller does not end")
 		}
 	})
-	t.Cleanup(stop) // an API server waits for those who watch it
+	t.Cleanup(stop) // an API server waits for its watchers
 	return stop
 }
 
@@ -413,6 +413,11 @@ func (w *world) pod(t *testing.T, pool *v1alpha1.KVPool, namespace, name string)
 func TestAgainstAnAPIServer(t *testing.T) {
 	w := newWorld(t)
 	stop := w.operate(t, "first")
+	foreign := &v1alpha1.KVPool{}
+	if err := yaml.UnmarshalStrict([]byte(`{metadata: {namespace: data, name: foreign}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, memory: 64Mi}]}, sidecars: {namespaces: [{name: shop}]}}}`), foreign); err != nil {
+		t.Fatal(err)
+	}
+	w.create(t, foreign)
 	pool := w.poolNamed(t, "cache", "[{name: shop, maxSidecars: 2}, {name: nowhere}]")
 	w.says(t, pool, "shop", v1alpha1.SidecarsReady, "", 0)
 	w.says(t, pool, "nowhere", v1alpha1.SidecarsPending, v1alpha1.ReasonNamespaceMissing, 0)
@@ -421,6 +426,16 @@ func TestAgainstAnAPIServer(t *testing.T) {
 		t.Fatalf("%v %v", secret, err)
 	}
 
+	t.Run("a pool whose Secrets another operator keeps is left to that", func(t *testing.T) {
+		// It was made before the other, which has been seen to.
+		now := &v1alpha1.KVPool{}
+		if err := w.Get(t.Context(), client.ObjectKeyFromObject(foreign), now); err != nil || now.Status.Sidecars != nil {
+			t.Errorf("%+v %v", now.Status.Sidecars, err)
+		}
+		if _, err := w.secret(t.Context(), foreign, "shop"); !apierrors.IsNotFound(err) {
+			t.Errorf("its namespace has a Secret: %v", err)
+		}
+	})
 	t.Run("pods are counted while they run", func(t *testing.T) {
 		first, second := w.pod(t, pool, "shop", "first"), w.pod(t, pool, "shop", "second")
 		w.pod(t, pool, "web", "elsewhere")
