@@ -153,7 +153,7 @@ func (i *injecting) checkPool() ([]string, error) {
 		return nil, refuse(PoolDeleting, "KVPool %s is being deleted: take the label %s away, or name another pool in annotation %s", name, v1alpha1.LabelInject, v1alpha1.SidecarPrefix+keyPool)
 	case template != nil && !render.OwnIdentities(template.Version):
 		return nil, refuse(PoolTooOld, "KVPool %s was made from pod template %d, whose memory nodes cannot tell a namespace's sidecars from others: create the pool anew", name, template.Version)
-	case i.again: // it was let in a moment ago
+	case template != nil && i.again: // it was let in a moment ago
 		return nil, nil
 	case template == nil || status == nil:
 		return nil, refuse(PoolNotReady, "the operator has not made the credentials of namespace %s for KVPool %s yet: try again in some seconds, as controllers of pods do by themselves; if this lasts, look at the operator and at kubectl -n %s describe kvpool %s",

@@ -287,6 +287,8 @@ func refusalCases() []refusalCase {
 		{name: "the last", cluster: changed(func(pool *v1alpha1.KVPool) { pool.Status.Sidecars.Namespaces[0].Sidecars = 9 })},
 		{name: "an unknown annotation", reason: UnknownAnnotation, says: "pool, containers, port", edits: []string{annotated("pol", "cache")}},
 		{name: "an annotation with a wrong pool", reason: InvalidAnnotation, edits: []string{annotated("pool", "a/b/c")}},
+		{name: "a pool in capitals", reason: InvalidAnnotation, edits: []string{annotated("pool", "data/Cache")}},
+		{name: "a value of any length", reason: InvalidAnnotation, edits: []string{annotated("pool", strings.Repeat("x", 100000))}},
 		{name: "an empty pool", reason: InvalidAnnotation, edits: []string{annotated("pool", `""`)}},
 		{name: "a port that is none", reason: InvalidAnnotation, says: "or to none", edits: []string{annotated("port", `"80"`)}},
 		{name: "a port in other digits", reason: InvalidAnnotation, edits: []string{annotated("port", `"+6380"`)}},
@@ -354,7 +356,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		case c.reason == "":
 			checkInjected(t, raw, patched(t, raw, injection), pools)
-		case refusal == nil || refusal.Reason != c.reason || !strings.Contains(refusal.Message, c.says):
+		case refusal == nil || len(refusal.Message) > 1000 || refusal.Reason != c.reason || !strings.Contains(refusal.Message, c.says):
 			t.Errorf("%s: %v, want %s with %q", c.name, err, c.reason, c.says)
 		default:
 			seen[c.reason] = true
@@ -459,6 +461,18 @@ func TestOthersChangeThePodMeanwhile(t *testing.T) {
 		if _, err := Pod(raw, "shop", oneCluster(), Settings{}); AsRefusal(err) == nil || AsRefusal(err).Reason != NameTaken {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// A pool that was made anew meanwhile has no image yet.
+	fresh := oneCluster()
+	fresh["data/cache"].Status = v1alpha1.KVPoolStatus{}
+	if _, err := Pod(changed, "shop", fresh, Settings{}); AsRefusal(err) == nil || AsRefusal(err).Reason != PoolNotReady {
+		t.Errorf("a pool without image: %v", err)
+	}
+	// How many sidecars there are does not matter to a pod that is one of them.
+	full := oneCluster()
+	full["data/cache"].Status.Sidecars.Namespaces[0].Sidecars = 10
+	if again, err := Pod(changed, "shop", full, Settings{}); err != nil || again.Patch != nil {
+		t.Errorf("a full namespace: %v", err)
 	}
 	for name, change := range map[string]func(object){
 		"a record of another pool": func(annotations object) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"farpool.dev/farpool/api/v1alpha1"
 )
@@ -31,6 +32,12 @@ const (
 	defaultHealthPort = 7402
 	noPort            = "none"
 )
+
+// longestShown is how much of a wrong value is said.
+const longestShown = 100
+
+// isName says whether a text can name a namespace, a pool or a container.
+func isName(text string) bool { return len(validation.IsDNS1123Label(text)) == 0 }
 
 var (
 	leastMemory = resource.MustParse("64Mi")
@@ -80,19 +87,20 @@ func readOptions(annotations object) (*options, error) {
 
 func (o *options) read(name, key, value string) error {
 	invalid := func(should string) error {
-		return refuse(InvalidAnnotation, "annotation %s is %q: %s", name, value, should)
+		return refuse(InvalidAnnotation, "annotation %s is %q: %s", name, value[:min(len(value), longestShown)], should)
 	}
 	switch key {
 	case keyInjected:
 		o.record = value
 	case keyPool:
-		if namespace, pool, two := strings.Cut(value, "/"); value == "" || two && (namespace == "" || pool == "" || strings.Contains(pool, "/")) {
+		namespace, pool, two := strings.Cut(value, "/")
+		if !isName(namespace) || two && !isName(pool) {
 			return invalid("set it to the name of a KVPool of this namespace, or to namespace/name")
 		}
 		o.pool = value
 	case keyContainers:
 		for container := range strings.SplitSeq(value, ",") {
-			if container = strings.TrimSpace(container); container == "" || slices.Contains(o.containers, container) {
+			if container = strings.TrimSpace(container); !isName(container) || slices.Contains(o.containers, container) {
 				return invalid("set it to the names of containers, each once, separated by commas")
 			}
 			o.containers = append(o.containers, container)
