@@ -164,7 +164,7 @@ func (c *Certificates) authority(ctx context.Context) (*pki.Authority, error) {
 	}
 	authority, changed, err := pki.RenewAuthority(secret.Data, "webhook of namespace "+c.secret.Namespace, c.clock.Now(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s: %w", c.secret, err)
+		return nil, fmt.Errorf("read the webhook's authority in Secret %s: %w", c.secret, err)
 	}
 	switch {
 	case missing:

@@ -264,9 +264,8 @@ func eventually(t *testing.T, what string, condition func(context.Context) error
 // world is an API server with what the chart makes there.
 type world struct {
 	client.Client
-	config  *rest.Config
-	scheme  *runtime.Scheme
-	webhook string
+	config *rest.Config
+	scheme *runtime.Scheme
 }
 
 func newWorld(t *testing.T) *world {
@@ -322,7 +321,7 @@ func (w *world) policies(t *testing.T) {
 		pod := podOf("shop")
 		pod.Labels[v1alpha1.LabelInject] = "yes"
 		if err := w.Create(ctx, pod, client.DryRunAll); err == nil || !strings.Contains(err.Error(), `neither "true" nor "false"`) {
-			return fmt.Errorf("it is answered by %v", err)
+			return errors.Join(errors.New("it is answered otherwise"), err)
 		}
 		return nil
 	})

@@ -384,7 +384,7 @@ func (w *world) goes(t *testing.T, pool *v1alpha1.KVPool, namespace string) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("it is there: %v", err)
+		return errors.Join(errors.New("it is there"), err)
 	})
 }
 
@@ -491,7 +491,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 		eventually(t, "the status stays", func(ctx context.Context) error {
 			now := &v1alpha1.KVPool{}
 			if err := w.Get(ctx, client.ObjectKeyFromObject(pool), now); err != nil || now.Status.Sidecars != nil {
-				return fmt.Errorf("%+v %v", now.Status.Sidecars, err)
+				return errors.Join(fmt.Errorf("it is %+v", now.Status.Sidecars), err)
 			}
 			return nil
 		})
