@@ -98,6 +98,7 @@ var cases = map[string]string{
 crds: {enabled: false}
 serviceAccount: {create: false, name: mine}
 rbac: {create: false, aggregate: false}
+injector: {enabled: false}
 admissionPolicy: {enabled: false}
 podDisruptionBudget: {enabled: false}
 networkPolicy: {enabled: false}
@@ -124,6 +125,7 @@ priorityClassName: system-cluster-critical
 podAnnotations: {team: storage}
 podLabels: {team: storage, app.kubernetes.io/component: mine}
 serviceAccount: {annotations: {team: storage}}
+injector: {replicas: 3, sidecarPullSecrets: [pull, other]}
 networkPolicy: {apiServerPorts: [16443], metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}
 metrics:
   serviceMonitor: {enabled: true, labels: {release: prometheus}}
@@ -331,8 +333,8 @@ func TestTheOperatorRunsRestricted(t *testing.T) {
 	}
 }
 
-// An upgrade of the operator may change the operator's Deployment and labels, and nothing that a data-plane pod is made from.
-func TestAnUpgradeChangesTheDeploymentAlone(t *testing.T) {
+// An upgrade of the operator may change the operator's and the injector's Deployments and labels, and nothing that a data-plane pod is made from.
+func TestAnUpgradeChangesTheDeploymentsAlone(t *testing.T) {
 	before, err := render(t, helm(t), `{}`)
 	if err != nil {
 		t.Fatal(err)
@@ -358,8 +360,8 @@ func TestAnUpgradeChangesTheDeploymentAlone(t *testing.T) {
 			t.Error("the Deployment's selector, which is immutable, changed")
 		}
 	}
-	if changed != 1 {
-		t.Errorf("%d objects changed, want 1", changed)
+	if changed != 2 {
+		t.Errorf("%d objects changed, want 2", changed)
 	}
 }
 
@@ -548,8 +550,9 @@ func TestAnOperatorOfSomeNamespacesHasRightsInThoseAlone(t *testing.T) {
 		}
 	}
 	slices.Sort(bound)
-	want := []string{"farpool-system/farpool-operator-leader: farpool-operator-leader", "farpool-system/farpool-operator-secrets: farpool-operator-secrets",
-		"pools/farpool-operator: farpool-operator", "shop/farpool-operator: farpool-operator"}
+	want := []string{"farpool-system/farpool-injector: farpool-injector",
+		"farpool-system/farpool-operator-leader: farpool-operator-leader", "farpool-system/farpool-operator-secrets: farpool-operator-secrets",
+		"pools/farpool-injector: farpool-injector", "pools/farpool-operator: farpool-operator", "shop/farpool-injector: farpool-injector", "shop/farpool-operator: farpool-operator"}
 	if !slices.Equal(bound, want) {
 		t.Errorf("bound in namespaces are %v, want %v", bound, want)
 	}
@@ -557,7 +560,7 @@ func TestAnOperatorOfSomeNamespacesHasRightsInThoseAlone(t *testing.T) {
 		t.Error("the operator is not told which namespaces it serves")
 	}
 	for _, o := range objects(t, text) {
-		if o["kind"] != "ClusterRoleBinding" {
+		if o["kind"] != "ClusterRoleBinding" || at(o, "metadata", "name") == "farpool-injector-webhook" {
 			continue
 		}
 		role := find(t, objects(t, text), "ClusterRole", at(o, "roleRef", "name").(string))
@@ -567,6 +570,70 @@ func TestAnOperatorOfSomeNamespacesHasRightsInThoseAlone(t *testing.T) {
 		}
 	}
 	find(t, objects(t, text), "ClusterRoleBinding", "farpool-operator-nodes")
+}
+
+// An injector that is down blocks the pods that asked for it, and never its own, the operator's or the system's. It may read pools and its own authority, and write
+// its own webhook configuration.
+func TestTheInjectorIsOutOfTheWay(t *testing.T) {
+	for name, values := range cases {
+		if name == "bare" {
+			continue
+		}
+		text, err := render(t, helm(t), values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := objects(t, text)
+		injector := "farpool-injector"
+		if name == "rich" {
+			injector = "pool-operator-injector"
+		}
+		webhooks := at(find(t, all, "MutatingWebhookConfiguration", injector), "webhooks").([]any)
+		if len(webhooks) != 1 {
+			t.Fatalf("%s: %d webhooks", name, len(webhooks))
+		}
+		webhook := webhooks[0]
+		for what, c := range map[string]struct{ got, want any }{
+			"objects":      {at(webhook, "objectSelector"), object{"matchLabels": object{"farpool.dev/inject": "true"}}},
+			"operations":   {at(webhook, "rules", 0, "operations"), []any{"CREATE"}},
+			"resources":    {at(webhook, "rules", 0, "resources"), []any{"pods"}},
+			"side effects": {at(webhook, "sideEffects"), "None"},
+			"reinvocation": {at(webhook, "reinvocationPolicy"), "IfNeeded"},
+			"failure":      {at(webhook, "failurePolicy"), "Fail"},
+			"authority":    {at(webhook, "clientConfig", "caBundle"), nil},
+			"namespaces":   {at(webhook, "namespaceSelector", "matchExpressions", 0), object{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": []any{"kube-system", "kube-node-lease", "kube-public", "farpool-system"}}},
+		} {
+			if !reflect.DeepEqual(c.got, c.want) {
+				t.Errorf("%s: %s are %v, want %v", name, what, c.got, c.want)
+			}
+		}
+		for _, policy := range []string{"-injected", "-records"} {
+			constraints := at(find(t, all, "ValidatingAdmissionPolicy", injector+policy), "spec", "matchConstraints")
+			if !reflect.DeepEqual(at(constraints, "namespaceSelector"), at(webhook, "namespaceSelector")) {
+				t.Errorf("%s: policy %s is for other namespaces than the webhook", name, policy)
+			}
+		}
+		if failure := at(find(t, all, "ValidatingAdmissionPolicy", injector+"-records"), "spec", "failurePolicy"); failure != "Ignore" {
+			t.Errorf("%s: records may keep a pod from being finished: %v", name, failure)
+		}
+		want := []string{"[] [secrets] [create] []", "[] [secrets] [get update] [" + injector + "-ca]", "[admissionregistration.k8s.io] [mutatingwebhookconfigurations] [get patch] [" + injector + "]", "[farpool.dev] [kvpools] [get list watch] []"}
+		var may []string
+		for _, o := range all {
+			if kind := o["kind"]; (kind == "Role" || kind == "ClusterRole") && strings.HasPrefix(at(o, "metadata", "name").(string), injector) {
+				for _, rule := range at(o, "rules").([]any) {
+					names := at(rule, "resourceNames")
+					if names == nil {
+						names = []any{}
+					}
+					may = append(may, fmt.Sprint(at(rule, "apiGroups"), " ", at(rule, "resources"), " ", at(rule, "verbs"), " ", names))
+				}
+			}
+		}
+		slices.Sort(may)
+		if !slices.Equal(may, want) {
+			t.Errorf("%s: the injector may %q, want %q", name, may, want)
+		}
+	}
 }
 
 // TestSchema changes each value in turn and wants the schema to refuse it.
@@ -635,6 +702,8 @@ func TestSchema(t *testing.T) {
 		"a pull secret without a name":       `{imagePullSecrets: [{}]}`,
 		"a label that is a number":           `{podLabels: {a: 1}}`,
 		"a name in capitals":                 `{fullnameOverride: Pool}`,
+		"a pull secret with a space":         `{injector: {sidecarPullSecrets: ["a b"]}}`,
+		"an injector of an unknown key":      `{injector: {replica: 1}}`,
 		"an unknown key at the top":          `{replica: 1}`,
 		"an unknown key of the right type":   `{image: {name: farpool}}`,
 		"a priority of the system's":         `{dataPlane: {memoryPriorityClass: {value: 2000000000}}}`,

@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Available")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.template.image`,priority=1
+// +kubebuilder:printcolumn:name="Sidecars",type=integer,JSONPath=`.status.sidecars.count`,priority=1
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
 type KVPool struct {
@@ -71,6 +72,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="compute pools need more sessions than memory nodes have: each worker of each compute shard holds one at every memory node, and a rollout runs one shard more of each pool; the sum of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
+// +kubebuilder:validation:XValidation:rule="!has(self.sidecars) || self.network.transport == 'TCP'",message="spec.sidecars is for pools with transport TCP: an application's pod has no RDMA device that its sidecar could use; leave spec.sidecars out, or create the pool with TCP"
+// +kubebuilder:validation:XValidation:rule="!has(self.sidecars) || self.sidecars.namespaces.map(n, n.maxSidecars).sum() + (has(self.compute) ? self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() : 0) <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="sidecars and compute pools together need more sessions than memory nodes have: each sidecar holds one at every memory node; the sum of maxSidecars and of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
 	// +optional
@@ -119,6 +122,10 @@ type KVPoolSpec struct {
 	// +optional
 	// +kubebuilder:default={password: Generated, respTLS: Disabled}
 	Security SecuritySpec `json:"security,omitempty"`
+
+	// Sidecars lets pods of other namespaces have a compute shard of this pool beside their containers, which a label on the pod asks for.
+	// +optional
+	Sidecars *SidecarsSpec `json:"sidecars,omitempty"`
 
 	// Limits of each process; the data plane's default for each that is left out.
 	// +optional
@@ -726,6 +733,50 @@ type SecuritySpec struct {
 	RESPTLS Switch `json:"respTLS,omitempty"`
 }
 
+// SidecarsSpec says who may have sidecars.
+type SidecarsSpec struct {
+	// Namespaces whose pods may have a sidecar of this pool. Each gets a certificate of the pool in a Secret. A sidecar reads and writes the
+	// whole pool, so that everybody who may create pods, run commands in them or read Secrets in such a namespace has all of the pool's keys. The
+	// pool's own namespace is no exception: its pods get sidecars if it is listed.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	Namespaces []SidecarNamespace `json:"namespaces"`
+}
+
+// SidecarNamespace is a namespace whose pods may have sidecars.
+type SidecarNamespace struct {
+	// Name of the namespace.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a namespace's name has lower-case letters, digits and '-', and begins and ends with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="self != 'kube-system'",message="kube-system gets no sidecars: its pods have to start when everything else is down"
+	Name string `json:"name"`
+
+	// MaxSidecars is how many pods of the namespace may have a sidecar at once, pods that a rollout adds among them. Each takes a session of
+	// every memory node (spec.limits.maxSessions).
+	// +optional
+	// +kubebuilder:default=32
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	MaxSidecars int32 `json:"maxSidecars,omitempty"`
+}
+
+// SidecarNamespace returns the entry of a namespace; nil: its pods may have no sidecars of this pool.
+func (s *KVPoolSpec) SidecarNamespace(name string) *SidecarNamespace {
+	if s.Sidecars == nil {
+		return nil
+	}
+	for i := range s.Sidecars.Namespaces {
+		if s.Sidecars.Namespaces[i].Name == name {
+			return &s.Sidecars.Namespaces[i]
+		}
+	}
+	return nil
+}
+
 // DefaultMaxSessions of a memory node.
 const DefaultMaxSessions = 256
 
@@ -791,12 +842,75 @@ type KVPoolStatus struct {
 	// +optional
 	Template *TemplateStatus `json:"template,omitempty"`
 
+	// Sidecars that pods have, and whether namespaces that may have some can.
+	// +optional
+	Sidecars *SidecarsStatus `json:"sidecars,omitempty"`
+
 	// Processes that an earlier operator has written down here. They move to the status of the pool's ComputeShardPools, which has all others.
 	// +optional
 	// +listType=map
 	// +listMapKey=process
 	// +kubebuilder:validation:MaxItems=1024
 	Processes []ProcessStatus `json:"processes,omitempty"`
+}
+
+// SidecarsStatus counts sidecars.
+type SidecarsStatus struct {
+	// Count of pods, in all listed namespaces, that have a sidecar of this pool and have not ended.
+	// +optional
+	Count int32 `json:"count,omitempty"`
+	// Namespaces of the spec.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Namespaces []SidecarNamespaceStatus `json:"namespaces,omitempty"`
+}
+
+// SidecarState says whether pods of a namespace can have sidecars.
+// +kubebuilder:validation:Enum=Ready;Pending
+type SidecarState string
+
+const (
+	// SidecarsReady: the namespace has what sidecars need.
+	SidecarsReady SidecarState = "Ready"
+	// SidecarsPending: it does not have it yet; the reason says why.
+	SidecarsPending SidecarState = "Pending"
+)
+
+// SidecarNamespaceStatus is what one namespace has.
+type SidecarNamespaceStatus struct {
+	// Name of the namespace.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// State: Ready, if the namespace has the Secret that sidecars need.
+	// +required
+	State SidecarState `json:"state"`
+	// Sidecars in pods of the namespace.
+	// +optional
+	Sidecars int32 `json:"sidecars,omitempty"`
+	// Reason for which it is not ready, or for which it soon can have no more sidecars.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+	// Message for people about the reason.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// OfNamespace returns what one namespace has; nil: nothing is known of it yet.
+func (s *SidecarsStatus) OfNamespace(name string) *SidecarNamespaceStatus {
+	if s == nil {
+		return nil
+	}
+	for i := range s.Namespaces {
+		if s.Namespaces[i].Name == name {
+			return &s.Namespaces[i]
+		}
+	}
+	return nil
 }
 
 // ProcessStatus is one process of a compute shard.

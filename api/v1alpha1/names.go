@@ -2,7 +2,11 @@
 
 package v1alpha1
 
-import "fmt"
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Labels, annotations and field managers that are part of the contract.
 const (
@@ -18,6 +22,16 @@ const (
 	LabelComputePool = "farpool.dev/compute-pool"
 	// LabelMemoryNode is on a memory node's pod; its value is the MemoryNode's name.
 	LabelMemoryNode = "farpool.dev/memory-node"
+
+	// LabelInject on a pod asks for a sidecar if its value is InjectTrue. No other label or annotation does.
+	LabelInject = "farpool.dev/inject"
+	InjectTrue  = "true"
+	// SidecarPrefix begins the annotations of pods with a sidecar. The ones that people may write are pool, containers, port, health-port, cpu, memory
+	// and log-level; AnnotationInjected is the injector's record.
+	SidecarPrefix      = "sidecar.farpool.dev/"
+	AnnotationInjected = SidecarPrefix + "injected"
+	// SidecarContainer is the name of the injected container.
+	SidecarContainer = "farpool-sidecar"
 
 	// AnnotationAcceptDataLoss on a MemoryNode, set by a person to the incarnation in its status, lets its empty tables serve
 	// again in a pool whose dataPolicy is Store.
@@ -41,7 +55,19 @@ const (
 	// FieldManager owns what the operator applies; StatusFieldManager owns statuses.
 	FieldManager       = "farpool-operator"
 	StatusFieldManager = "farpool-operator-status"
+	// SidecarsFieldManager owns status.sidecars of a KVPool, and the webhook configuration's certificate authority.
+	SidecarsFieldManager = "farpool-sidecars"
 )
+
+// SidecarSecretName names the Secret, in a namespace whose pods may have sidecars of a pool, that holds what sidecars need. It says which namespace it is of,
+// so that names are unique in the whole cluster.
+func SidecarSecretName(pool string, uid types.UID, namespace string) string {
+	return fmt.Sprintf("%s-%s-%s-sidecars", pool, uid, namespace)
+}
+
+// SidecarIdentity names a namespace in its certificate. No name of a memory node or Deployment has a dot, and no namespace's has one, so that none begins
+// with another.
+func SidecarIdentity(namespace string) string { return namespace + ".sidecars" }
 
 // MemoryNodeName names the MemoryNode (and its pod) of one ordinal of a memory pool.
 func MemoryNodeName(pool, memoryPool string, ordinal int32) string {

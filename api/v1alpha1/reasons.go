@@ -161,4 +161,13 @@ const (
 	ReasonNowhereToEvacuate     = "NowhereToEvacuate"
 	ReasonForeignPods           = "ForeignPods"
 	ReasonAnotherOperator       = "AnotherOperator"
+
+	// Reasons of namespaces in a KVPool's status.sidecars, and of events about them.
+	ReasonSidecarsAllowed          = "SidecarsAllowed"
+	ReasonSidecarsRevoked          = "SidecarsRevoked"
+	ReasonCredentialsAwaited       = "CredentialsAwaited"
+	ReasonSidecarSecretTaken       = "SidecarSecretTaken"
+	ReasonNamespaceMissing         = "NamespaceMissing"
+	ReasonNamespaceNotWatched      = "NamespaceNotWatched"
+	ReasonSidecarBudgetNearlySpent = "SidecarBudgetNearlySpent"
 )

@@ -62,6 +62,7 @@ struct Settings {
   std::string map_cache;
   std::string listen = "[::]:6379";
   std::string unix_socket;
+  std::string unix_socket_mode = "0660";
   net::TlsFiles resp_tls;
   std::string password_file;
   bool allow_empty_password = false;
@@ -87,6 +88,10 @@ void add_flags(CLI::App& app, Settings& settings) {
   app.add_option("--map-cache", settings.map_cache, "file that keeps the last known good addresses of memory nodes");
   app.add_option("--listen", settings.listen, "host:port of RESP, or none")->capture_default_str();
   app.add_option("--unix-socket", settings.unix_socket, "path of a socket for RESP");
+  app.add_option("--unix-socket-mode", settings.unix_socket_mode,
+                 "who may connect to it: 0666 is everybody who reaches it")
+      ->check(CLI::IsMember({"0600", "0660", "0666"}))
+      ->capture_default_str();
   app.add_option("--resp-tls-cert", settings.resp_tls.cert, "PEM file: TLS for RESP on the same port");
   app.add_option("--resp-tls-key", settings.resp_tls.key, "PEM file of its key");
   app.add_option("--password-file", settings.password_file,
@@ -656,6 +661,7 @@ Status Daemon::prepare() {
   password_ = std::move(*password);
   if (!settings_.listen.empty()) front_options_.listen.push_back(settings_.listen);
   if (!settings_.unix_socket.empty()) front_options_.listen.push_back("unix:" + settings_.unix_socket);
+  front_options_.unix_mode = std::stoi(settings_.unix_socket_mode, nullptr, 8);
   if (!settings_.resp_tls.cert.empty()) {
     auto resp_tls = net::Tls::load(settings_.resp_tls, net::Tls::Kind::server);
     if (!resp_tls.ok()) return resp_tls.status();

@@ -132,6 +132,14 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SharedDevicePluginAttachmentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SharedMemory"):
 		return &apiv1alpha1.SharedMemoryApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SidecarNamespace"):
+		return &apiv1alpha1.SidecarNamespaceApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SidecarNamespaceStatus"):
+		return &apiv1alpha1.SidecarNamespaceStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SidecarsSpec"):
+		return &apiv1alpha1.SidecarsSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SidecarsStatus"):
+		return &apiv1alpha1.SidecarsStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SRIOVAttachment"):
 		return &apiv1alpha1.SRIOVAttachmentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TemplateStatus"):

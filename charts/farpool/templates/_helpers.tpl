@@ -51,6 +51,37 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- define "farpool.injector" -}}
+{{- printf "%s-injector" (include "farpool.fullname" .) -}}
+{{- end -}}
+
+{{- define "farpool.injectorSelector" -}}
+app.kubernetes.io/name: farpool-injector
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: injector
+{{- end -}}
+
+{{- define "farpool.injectorLabels" -}}
+{{ include "farpool.injectorSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The namespaces whose pods may ask for sidecars: never kube-system nor the injector's own, whose pods have to start when the injector is down. */}}
+{{- define "farpool.sidecarNamespaces" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: [kube-system, kube-node-lease, kube-public, {{ .Release.Namespace }}]
+  {{- with .Values.watchNamespaces }}
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values:
+      {{- toYaml . | nindent 6 }}
+  {{- end }}
+{{- end -}}
+
 {{/* An image reference from a repository, tag and digest, with the chart's appVersion where neither is given. */}}
 {{- define "farpool.image" -}}
 {{- if .image.digest -}}

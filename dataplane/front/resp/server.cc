@@ -273,6 +273,7 @@ base::Result<std::unique_ptr<Front>> Front::open(net::Loop& loop, FrontOptions o
     net::ListenOptions listen;
     listen.address = address;
     if (!address.starts_with("unix:")) listen.tls = options.tls;
+    listen.unix_mode = options.unix_mode;
     listen.max_connections = settings.max_connections;
     listen.open = open;
     listen.take_waiting = true;

@@ -73,6 +73,7 @@ class Worker {
 struct FrontOptions {
   std::vector<std::string> listen;  // host:port, or unix:/path
   std::shared_ptr<net::Tls> tls;    // of the TCP listeners; none: plain
+  int unix_mode = 0660;             // of the sockets
 };
 
 class Front {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command farpool-operator brings KVPools to what their specs say.
+// Command farpool-operator brings KVPools to what their specs say. With the first argument injector, it serves the webhook that gives pods their sidecars.
 package main
 
 import (
@@ -33,6 +33,7 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/controller/kvpool"
+	"farpool.dev/farpool/operator/internal/controller/sidecars"
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/plan"
 	"farpool.dev/farpool/operator/internal/render"
@@ -105,6 +106,9 @@ func (n *namespaces) Set(list string) error {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == injectorCommand {
+		os.Exit(mainOfInjector(os.Args[2:]))
+	}
 	o := parse()
 	if o.printVersion {
 		fmt.Println(version)
@@ -201,6 +205,11 @@ func run(o options) error {
 	})
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
+	}
+	if err := sidecars.SetUp(mgr, sidecars.Options{
+		Name: "kvpool", Clock: clock.RealClock{}, SecretNamespace: o.secretNamespace, Namespaces: o.watchNamespaces, ClusterDomain: o.clusterDomain,
+	}); err != nil {
+		return fmt.Errorf("set up the controller of sidecars: %w", err)
 	}
 	ctrl.Log.Info("starting", "version", version, "dataplaneImage", o.dataplaneImage)
 	return mgr.Start(ctrl.SetupSignalHandler())

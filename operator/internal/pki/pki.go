@@ -6,6 +6,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -118,6 +119,15 @@ func newAuthorityPair(poolUID string, now time.Time, random io.Reader) (*pair, e
 	return issue(template, nil, random)
 }
 
+// HeldAuthority returns the authority that data holds, as it is, for one who signs with it and does not renew it; nil: it holds none.
+func HeldAuthority(data Data, random io.Reader) (*Authority, error) {
+	authority, err := parseAuthority(data)
+	if authority != nil {
+		authority.random = random
+	}
+	return authority, err
+}
+
 // parseAuthority reads a Secret; an empty one is no authority.
 func parseAuthority(data Data) (*Authority, error) {
 	if len(data) == 0 {
@@ -193,6 +203,8 @@ type Request struct {
 	DNSNames []string
 	Client   bool
 	Server   bool
+	// Lifetime of the certificate; zero: that of members of the pool.
+	Lifetime time.Duration
 }
 
 // RenewCertificate returns the Secret of a certificate, brought up to date: made anew if it is missing, damaged, past half its life, for something
@@ -201,7 +213,7 @@ func (a *Authority) RenewCertificate(data Data, request Request, now time.Time) 
 	if current, ok := a.current(data, request, now); ok {
 		return data, false, halfLife(current), nil
 	}
-	made, err := a.sign(request, now, certificateLifetime)
+	made, err := a.sign(request, now, cmp.Or(request.Lifetime, certificateLifetime))
 	if err != nil {
 		return nil, false, time.Time{}, err
 	}

@@ -244,14 +244,48 @@ func (d *decision) sessionBudget() []finding {
 			needed += max(entry.Workers, 1) * (entry.Replicas + surge)
 		}
 	}
+	sidecars := d.sidecarBudget()
 	for _, n := range d.nodes {
-		if has := d.sessionsOf(n); has < needed {
+		switch has := d.sessionsOf(n); {
+		case has < needed:
 			return []finding{{v1alpha1.ReasonTooFewSessions, fmt.Sprintf(
 				"compute shards need %d sessions at each memory node (workers * (replicas + %d), of all compute pools), and memory node %s has %d: shards beyond that do not become ready. Give compute pools fewer replicas or workers, or raise spec.limits.maxSessions, which applies to memory nodes that are made from then on (condition UpToDate says how)",
 				needed, surge, n.name, has)}}
+		case has < needed+sidecars:
+			return []finding{{v1alpha1.ReasonTooFewSessions, fmt.Sprintf(
+				"compute shards need %d sessions at each memory node and sidecars may need %d, and memory node %s has %d: what comes last does not become ready. Lower maxSidecars in spec.sidecars.namespaces, give compute pools fewer replicas or workers, or raise spec.limits.maxSessions, which applies to memory nodes that are made from then on (condition UpToDate says how)",
+				needed, sidecars, n.name, has)}}
 		}
 	}
 	return nil
+}
+
+// sidecarBudget is how many sessions sidecars may need at each memory node, as many as the namespaces may have.
+func (d *decision) sidecarBudget() int32 {
+	budget := int32(0)
+	if d.Pool.Spec.Sidecars != nil {
+		for _, namespace := range d.Pool.Spec.Sidecars.Namespaces {
+			budget += namespace.MaxSidecars
+		}
+	}
+	return budget
+}
+
+// sidecarFindings are what the controller of sidecars has found, where a person can do something about it.
+func (d *decision) sidecarFindings() []finding {
+	var found []finding
+	if d.Pool.Status.Sidecars == nil || d.Pool.Spec.Sidecars == nil {
+		return nil
+	}
+	for _, entry := range d.Pool.Status.Sidecars.Namespaces {
+		switch entry.Reason {
+		case v1alpha1.ReasonSidecarSecretTaken, v1alpha1.ReasonNamespaceNotWatched, v1alpha1.ReasonSidecarBudgetNearlySpent, v1alpha1.ReasonApplyFailed, v1alpha1.ReasonUnsupported:
+			if d.Pool.Spec.SidecarNamespace(entry.Name) != nil {
+				found = append(found, finding{entry.Reason, "sidecars: " + entry.Message})
+			}
+		}
+	}
+	return found
 }
 
 // sessionsOf is how many sessions a memory node has: the number that its pod was made with or, if the pod reads a file, the spec's number, which never changes.

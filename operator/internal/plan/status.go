@@ -574,6 +574,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 	found = append(found, d.quarantined()...)
 	found = append(found, fullFinding(pressure)...)
 	found = append(found, d.sessionBudget()...)
+	found = append(found, d.sidecarFindings()...)
 	found = append(found, d.rivals()...)
 	if waiting := d.repairs.waiting; waiting > 0 {
 		found = append(found, finding{v1alpha1.ReasonRepairBacklog, fmt.Sprintf(

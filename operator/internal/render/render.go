@@ -10,7 +10,9 @@ package render
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -469,6 +471,9 @@ func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguratio
 			// A policy sees the port of the pod that answers, which is not the Service's everywhere: on OpenShift it is 5353.
 			networkingv1ac.NetworkPolicyEgressRule().WithPorts(
 				port(53, corev1.ProtocolUDP), port(53, corev1.ProtocolTCP), port(5353, corev1.ProtocolUDP), port(5353, corev1.ProtocolTCP)))
+	if from := pool.sidecars(); from != nil {
+		memoryNodes.WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(PortSession)).WithFrom(from))
+	}
 	if pool.Spec.Network.Transport == v1alpha1.TransportRoCEv2 {
 		// What SoftRoCE sends is seen by a pod's policies. Answers go to the same port, from another, and so are no replies to a firewall.
 		roce := func(spec *networkingv1ac.NetworkPolicySpecApplyConfiguration, others string) {
@@ -483,6 +488,22 @@ func NetworkPolicies(pool Pool) []*networkingv1ac.NetworkPolicyApplyConfiguratio
 		policies = append(policies, policy(pool.Name+"-compute-shards", v1alpha1.ComponentComputeShard, computeShards))
 	}
 	return policies
+}
+
+// sidecars are the pods with sidecars of the namespaces that the pool lists; nil: it lists none.
+func (p Pool) sidecars() *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	if p.Spec.Sidecars == nil {
+		return nil
+	}
+	var names []string
+	for _, namespace := range p.Spec.Sidecars.Namespaces {
+		names = append(names, namespace.Name)
+	}
+	slices.Sort(names)
+	return networkingv1ac.NetworkPolicyPeer().
+		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchExpressions(metav1ac.LabelSelectorRequirement().
+			WithKey("kubernetes.io/metadata.name").WithOperator(metav1.LabelSelectorOpIn).WithValues(names...))).
+		WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{v1alpha1.LabelInject: v1alpha1.InjectTrue}))
 }
 
 // An Object is an apply configuration of any kind.

@@ -302,6 +302,9 @@ var schemaYAML = typed.YAMLObject(`types:
       default:
         password: Generated
         respTLS: Disabled
+    - name: sidecars
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SidecarsSpec
     - name: version
       type:
         scalar: string
@@ -339,6 +342,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: shardMap
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.ShardMapReference
+    - name: sidecars
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SidecarsStatus
     - name: template
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.TemplateStatus
@@ -1121,6 +1127,61 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: spinMicroseconds
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.SidecarNamespace
+  map:
+    fields:
+    - name: maxSidecars
+      type:
+        scalar: numeric
+      default: 32
+    - name: name
+      type:
+        scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.SidecarNamespaceStatus
+  map:
+    fields:
+    - name: message
+      type:
+        scalar: string
+    - name: name
+      type:
+        scalar: string
+    - name: reason
+      type:
+        scalar: string
+    - name: sidecars
+      type:
+        scalar: numeric
+    - name: state
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SidecarState
+- name: dev.farpool.farpool.api.v1alpha1.SidecarState
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.SidecarsSpec
+  map:
+    fields:
+    - name: namespaces
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.SidecarNamespace
+          elementRelationship: associative
+          keys:
+          - name
+- name: dev.farpool.farpool.api.v1alpha1.SidecarsStatus
+  map:
+    fields:
+    - name: count
+      type:
+        scalar: numeric
+    - name: namespaces
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.SidecarNamespaceStatus
+          elementRelationship: associative
+          keys:
+          - name
 - name: dev.farpool.farpool.api.v1alpha1.Switch
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.TemplateStatus

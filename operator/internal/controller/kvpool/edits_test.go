@@ -67,6 +67,10 @@ func withOutback(spec *v1alpha1.KVPoolSpec) {
 	spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: &v1alpha1.OutbackSpec{TablePercent: 25}}
 }
 
+func withSidecars(spec *v1alpha1.KVPoolSpec) {
+	spec.Sidecars = &v1alpha1.SidecarsSpec{Namespaces: []v1alpha1.SidecarNamespace{{Name: "shop", MaxSidecars: 4}}}
+}
+
 // edits of every field of a KVPool's spec. A field that is missing here fails the test: find out what an edit of it does to a memory node that holds data.
 func edits() map[string]anEdit {
 	plugin := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "net"}})
@@ -120,12 +124,14 @@ func edits() map[string]anEdit {
 		"locks.placement": {refused, dra, func(s *v1alpha1.KVPoolSpec) {
 			s.Locks = &v1alpha1.LocksSpec{Placement: v1alpha1.LocksInDeviceMemoryPreferred}
 		}},
-		"security.password":     {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.Password = v1alpha1.PasswordNone }},
-		"security.respTLS":      {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.RESPTLS = v1alpha1.Enabled }},
-		"limits.maxConnections": {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
-		"limits.maxPipeline":    {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
-		"limits.maxSessions":    {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
-		"failureTimeout":        {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeout = "3s" }},
+		"sidecars.namespaces[].name":        {elsewhere, withSidecars, func(s *v1alpha1.KVPoolSpec) { s.Sidecars.Namespaces[0].Name = "web" }},
+		"sidecars.namespaces[].maxSidecars": {elsewhere, withSidecars, func(s *v1alpha1.KVPoolSpec) { s.Sidecars.Namespaces[0].MaxSidecars = 7 }},
+		"security.password":                 {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.Password = v1alpha1.PasswordNone }},
+		"security.respTLS":                  {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.RESPTLS = v1alpha1.Enabled }},
+		"limits.maxConnections":             {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
+		"limits.maxPipeline":                {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
+		"limits.maxSessions":                {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
+		"failureTimeout":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeout = "3s" }},
 		"memory.pools[].capacity.fillPercent": {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) {
 			p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2}
 		})},
@@ -217,9 +223,14 @@ func wholes() map[string][]anEdit {
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
 		"memory.pools[].capacity": both(elsewhere, memory(func(p *v1alpha1.MemoryPool) { p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2} }),
 			memory(func(p *v1alpha1.MemoryPool) { p.Capacity = nil })),
-		"memory.pools[].resources":       both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Resources = processors }), memory(func(p *v1alpha1.MemoryPool) { p.Resources = nil })),
-		"memory.pools[].nodeSelector":    both(kept, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "a"} }), memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = nil })),
-		"memory.pools[].tolerations[]":   both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = tolerations }), memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = nil })),
+		"memory.pools[].resources":     both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Resources = processors }), memory(func(p *v1alpha1.MemoryPool) { p.Resources = nil })),
+		"memory.pools[].nodeSelector":  both(kept, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "a"} }), memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = nil })),
+		"memory.pools[].tolerations[]": both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = tolerations }), memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = nil })),
+		"sidecars":                     both(elsewhere, withSidecars, func(s *spec) { s.Sidecars = nil }),
+		"sidecars.namespaces[]": both(elsewhere, func(s *spec) {
+			withSidecars(s)
+			s.Sidecars.Namespaces = append(s.Sidecars.Namespaces, v1alpha1.SidecarNamespace{Name: "web"})
+		}, withSidecars),
 		"index.race":                     {{refused, withRACE, func(s *spec) { s.Index.RACE = nil }}, {refused, nil, withRACE}},
 		"index.outback":                  {{refused, withOutback, func(s *spec) { s.Index.Outback = nil }}, {refused, nil, withOutback}},
 		"network.attachment":             {{refused, overRoCE(dra), func(s *spec) { s.Network.Attachment = nil }}, {refused, nil, func(s *spec) { s.Network.Attachment = &dra }}},

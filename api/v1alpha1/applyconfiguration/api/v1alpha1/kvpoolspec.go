@@ -33,6 +33,8 @@ type KVPoolSpecApplyConfiguration struct {
 	Locks *LocksSpecApplyConfiguration `json:"locks,omitempty"`
 	// Security of access to the pool.
 	Security *SecuritySpecApplyConfiguration `json:"security,omitempty"`
+	// Sidecars lets pods of other namespaces have a compute shard of this pool beside their containers, which a label on the pod asks for.
+	Sidecars *SidecarsSpecApplyConfiguration `json:"sidecars,omitempty"`
 	// Limits of each process; the data plane's default for each that is left out.
 	Limits *LimitsSpecApplyConfiguration `json:"limits,omitempty"`
 	// FailureTimeout is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left: a duration
@@ -125,6 +127,14 @@ func (b *KVPoolSpecApplyConfiguration) WithLocks(value *LocksSpecApplyConfigurat
 // If called multiple times, the Security field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithSecurity(value *SecuritySpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
 	b.Security = value
+	return b
+}
+
+// WithSidecars sets the Sidecars field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Sidecars field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithSidecars(value *SidecarsSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
+	b.Sidecars = value
 	return b
 }
 

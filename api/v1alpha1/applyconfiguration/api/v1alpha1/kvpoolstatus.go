@@ -27,6 +27,8 @@ type KVPoolStatusApplyConfiguration struct {
 	ShardMap *ShardMapReferenceApplyConfiguration `json:"shardMap,omitempty"`
 	// Template that pods are made from, frozen when the pool was made.
 	Template *TemplateStatusApplyConfiguration `json:"template,omitempty"`
+	// Sidecars that pods have, and whether namespaces that may have some can.
+	Sidecars *SidecarsStatusApplyConfiguration `json:"sidecars,omitempty"`
 	// Processes that an earlier operator has written down here. They move to the status of the pool's ComputeShardPools, which has all others.
 	Processes []ProcessStatusApplyConfiguration `json:"processes,omitempty"`
 }
@@ -95,6 +97,14 @@ func (b *KVPoolStatusApplyConfiguration) WithShardMap(value *ShardMapReferenceAp
 // If called multiple times, the Template field is set to the value of the last call.
 func (b *KVPoolStatusApplyConfiguration) WithTemplate(value *TemplateStatusApplyConfiguration) *KVPoolStatusApplyConfiguration {
 	b.Template = value
+	return b
+}
+
+// WithSidecars sets the Sidecars field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Sidecars field is set to the value of the last call.
+func (b *KVPoolStatusApplyConfiguration) WithSidecars(value *SidecarsStatusApplyConfiguration) *KVPoolStatusApplyConfiguration {
+	b.Sidecars = value
 	return b
 }
 
