@@ -613,7 +613,7 @@ func (d *decision) drained(n *node) bool {
 	if n.object == nil || d.inMap(n.name) {
 		return false
 	}
-	if saidDrained(n) {
+	if saidDrained(n) && !d.listedSince(n) {
 		// A restored backup may bring back a status from another past, so a memory node that runs has to confirm it.
 		return !runs(n.pod) || n.agent.State == agent.Connected
 	}
@@ -630,6 +630,15 @@ func (d *decision) drained(n *node) bool {
 		return n.agent.Facts.GetEpoch() == uint64(d.epochs.current.Epoch) || n.agent.Facts.GetEpoch() == 0 && n.agent.Facts.GetMemoryNode().GetMemoryFresh()
 	}
 	return !runs(n.pod)
+}
+
+// listedSince says whether a map has the memory node that is as new as the one that the node's status tells of, or newer. Then its status is from before it came into
+// that map: two operators were at work, and one of them did not know of the map.
+func (d *decision) listedSince(n *node) bool {
+	return slices.ContainsFunc(d.ShardMaps, func(object *v1alpha1.ShardMap) bool {
+		return object.Spec.Epoch >= n.object.Status.Epoch &&
+			slices.ContainsFunc(object.Spec.Nodes, func(entry v1alpha1.ShardMapNode) bool { return entry.Name == n.name })
+	})
 }
 
 // runs says whether a pod has a process. A pod whose process ends again and again has none in between.

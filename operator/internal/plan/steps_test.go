@@ -169,6 +169,9 @@ func TestWhoIsDrained(t *testing.T) {
 	}
 	silent := func(n *node) { n.facts, n.agent.State = nil, agent.Unreachable }
 	said := func(n *node) { n.object.Status.Conditions = saidToGo }
+	mapOf := func(epoch int64, name string) []*v1alpha1.ShardMap {
+		return []*v1alpha1.ShardMap{{Spec: v1alpha1.ShardMapSpec{Epoch: epoch, Nodes: []v1alpha1.ShardMapNode{{Name: name}}}}}
+	}
 	for name, c := range map[string]struct {
 		change  func(d *decision, n *node)
 		drained bool
@@ -194,8 +197,21 @@ func TestWhoIsDrained(t *testing.T) {
 			d.epochs.current = nil
 			d.nodes[0].facts.Epoch, d.nodes[1].facts.Epoch = 0, 0
 		}, true},
-		"there is no map, and was one":                 {func(d *decision, _ *node) { d.epochs.current = nil }, false},
-		"that was said, and another is late":           {func(d *decision, n *node) { said(n); runsOn(n); d.nodes[0].facts.Epoch = 6 }, true},
+		"there is no map, and was one":       {func(d *decision, _ *node) { d.epochs.current = nil }, false},
+		"that was said, and another is late": {func(d *decision, n *node) { said(n); runsOn(n); d.nodes[0].facts.Epoch = 6 }, true},
+		"that was said before it came into a map, and another is late": {func(d *decision, n *node) {
+			said(n)
+			runsOn(n)
+			d.nodes[0].facts.Epoch = 6
+			d.ShardMaps = mapOf(6, n.name)
+		}, false},
+		"that was said after it left a map, and another is late": {func(d *decision, n *node) {
+			said(n)
+			runsOn(n)
+			n.object.Status.Epoch = 7
+			d.nodes[0].facts.Epoch = 6
+			d.ShardMaps = mapOf(6, n.name)
+		}, true},
 		"that was said, and it is silent":              {func(_ *decision, n *node) { said(n); silent(n); runsOn(n) }, false},
 		"that was said, and it has no process":         {func(_ *decision, n *node) { said(n); silent(n) }, true},
 		"that was said of one that the map has":        {func(d *decision, n *node) { said(n); d.epochs.current.Nodes[0].Name = n.name }, false},
