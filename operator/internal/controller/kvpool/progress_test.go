@@ -254,7 +254,7 @@ var _ = Describe("what is wrong with one object", func() {
 		made := maps.Clone(other)
 		mutex.Unlock()
 		Expect(made).To(HaveLen(2))
-		Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), w.pool)).To(Succeed())
+		w.pool = w.current()
 		_, hash := w.kept()
 		Expect(hash.Data["pool-secret"]).To(Equal(made["pool-secret"]))
 		Expect(w.secret("cache-password").Data["password"]).To(Equal(made["password"]))

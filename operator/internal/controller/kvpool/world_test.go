@@ -71,11 +71,14 @@ func newWorld(change func(*v1alpha1.KVPool)) *world {
 // create makes the pool and waits until its memory nodes have pods.
 func (w *world) create() {
 	GinkgoHelper()
-	Expect(k8s.Create(w.ctx, w.pool)).To(Succeed())
+	// What meddles with requests reads w.pool meanwhile, which is empty while an answer is decoded into it.
+	made := w.pool.DeepCopy()
+	Expect(k8s.Create(w.ctx, made)).To(Succeed())
+	w.pool = made
 	for _, name := range w.nodeNames() {
 		w.awaitPod(name)
 	}
-	Expect(k8s.Get(w.ctx, client.ObjectKeyFromObject(w.pool), w.pool)).To(Succeed())
+	w.pool = w.current()
 }
 
 func (w *world) nodeNames() []string {
