@@ -142,6 +142,9 @@ var _ = Describe("A pool that lists a namespace for sidecars", Label("sidecar"),
 		scale(ctx, 0)
 		DeferCleanup(func(ctx SpecContext) { scale(ctx, 2) }, NodeTimeout(patience))
 		bystander(ctx, shop, "without", image, "", map[string]string{"app": "without"})
+		// A replica that is ending still answers, until the Service has left it.
+		Eventually(func() error { return kind.Create(ctx, application(shop, "with", waits, image), client.DryRunAll) }).
+			WithContext(ctx).Should(MatchError(ContainSubstring("inject.farpool.dev")))
 		Expect(kind.Create(ctx, application(shop, "with", waits, image))).To(MatchError(ContainSubstring("inject.farpool.dev")))
 		Expect(inside(ctx, web, `ask 'GET greeting'`)).To(Equal("hello"))
 		scale(ctx, 2)

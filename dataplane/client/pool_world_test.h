@@ -305,7 +305,7 @@ class PoolTest : public ::testing::Test {
     Nanos at = 0;          // when it shows that
     std::int64_t ppm = 0;  // that it gains
   };
-  std::array<HostClock, 2> host_clocks_;
+  std::array<HostClock, 8> host_clocks_;  // of as many memory nodes as tests have
   bool reclaims_ = true;  // clients that connect
   const layout::GeometryRequest geometry_;
   const Nanos failure_timeout_;
