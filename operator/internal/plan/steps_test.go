@@ -205,6 +205,19 @@ func TestWhoIsDrained(t *testing.T) {
 			d.nodes[0].facts.Epoch = 6
 			d.ShardMaps = mapOf(6, n.name)
 		}, false},
+		"that was said while it followed a map that has it, and another is late": {func(d *decision, n *node) {
+			said(n)
+			runsOn(n)
+			n.object.Status.Epoch = 6
+			d.nodes[0].facts.Epoch = 6
+			d.ShardMaps = mapOf(6, n.name)
+		}, false},
+		"that was said, another is late, and a map has a third": {func(d *decision, n *node) {
+			said(n)
+			runsOn(n)
+			d.nodes[0].facts.Epoch = 6
+			d.ShardMaps = mapOf(6, "z")
+		}, true},
 		"that was said after it left a map, and another is late": {func(d *decision, n *node) {
 			said(n)
 			runsOn(n)
