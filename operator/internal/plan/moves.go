@@ -607,8 +607,8 @@ func graft(further, lives *v1alpha1.ShardMapSpec) *v1alpha1.ShardMapSpec {
 
 // drained says whether a memory node can be deleted: the pool's map, which all its memory nodes follow, does not have it, and it follows this map or never had
 // one. If the spec asks for it again by then, another one is made. That it has no keys follows from the map, because no part leaves a memory node's entry before
-// its move is finished: see unfinished. A status that says Drained keeps saying so. A cache that lags behind a deletion has at least seen what the status said
-// before it.
+// its move is finished: see unfinished. A status that says Drained keeps saying so, unless a map has had the memory node since. A cache that lags behind a
+// deletion has at least seen what the status said before it.
 func (d *decision) drained(n *node) bool {
 	if n.object == nil || d.inMap(n.name) {
 		return false
@@ -632,8 +632,8 @@ func (d *decision) drained(n *node) bool {
 	return !runs(n.pod)
 }
 
-// listedSince says whether a map has the memory node that is as new as the one that the node's status tells of, or newer. Then its status is from before it came into
-// that map: two operators were at work, and one of them did not know of the map.
+// listedSince says whether a memory node has come into a map since its status was written: a map has it that is not older than the map of the status. Then the
+// status is that of an operator that did not know this map, and says nothing of what lies on the memory node now.
 func (d *decision) listedSince(n *node) bool {
 	return slices.ContainsFunc(d.ShardMaps, func(object *v1alpha1.ShardMap) bool {
 		return object.Spec.Epoch >= n.object.Status.Epoch &&
