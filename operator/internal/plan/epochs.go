@@ -156,7 +156,7 @@ func (d *decision) firstMap(floor int64) {
 		if n.wanted {
 			wanted = append(wanted, n)
 		}
-		if n.facts == nil && !d.drained(n) {
+		if n.facts == nil && !d.drained(n) && (n.wanted || !neverRan(n)) {
 			d.epochs.waiting = append(d.epochs.waiting, n.name)
 		}
 	}
@@ -187,6 +187,11 @@ func (d *decision) firstMap(floor int64) {
 		spec.Tables = append(spec.Tables, v1alpha1.ShardMapTable{ID: int32(i), Node: int32(i)})
 	}
 	d.next(spec, floor+1)
+}
+
+// neverRan says whether a memory node has no pod, which would have its memory, and has never been in a map: nothing of the pool lies on it, and it knows no map.
+func neverRan(n *node) bool {
+	return n.pod == nil && n.object != nil && n.object.Status.Incarnation == "" && n.object.Status.Epoch == 0
 }
 
 // followingMap makes a map when a memory node has another incarnation than the map says, a person has accepted a loss, or memory nodes hold different maps under

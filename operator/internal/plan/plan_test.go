@@ -369,6 +369,36 @@ func TestMapThatIsGoneIsMissed(t *testing.T) {
 	wantCondition(t, plan, v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonMapMissing)
 }
 
+// The status names a map that could not be made, and the spec no longer asks for a memory node that has never had a pod: no person could bring that one back.
+func TestNothingWaitsForAMemoryNodeThatNeverRan(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*scene)
+		waits  bool
+	}{
+		"it has no pod": {func(*scene) {}, false},
+		"it has a pod, which does not answer": {func(s *scene) {
+			pod := s.NodePods["cache-memory-1"].DeepCopy()
+			pod.Name, pod.UID = "cache-memory-2", "another"
+			s.NodePods[pod.Name] = pod
+		}, true},
+		"it had a life in a map, and no pod":    {func(s *scene) { s.Nodes["cache-memory-2"].Status.Incarnation = "7" }, true},
+		"it followed a map, and has no pod":     {func(s *scene) { s.Nodes["cache-memory-2"].Status.Epoch = 1 }, true},
+		"it has no pod, and is asked for again": {func(s *scene) { s.Pool.Spec.Memory.Pools[0].Replicas = 3 }, true},
+	} {
+		s := newScene(2, v1alpha1.DataPolicyStore)
+		s.carryOut(t, &s.decide(t).Plan)
+		s.ShardMaps = nil
+		s.Pool.Status.ShardMap = &v1alpha1.ShardMapReference{Name: "cache-0000000001", Epoch: 1}
+		s.answer("cache-memory-0", 200, nil)
+		s.answer("cache-memory-1", 201, nil)
+		s.Nodes["cache-memory-2"] = &v1alpha1.MemoryNode{ObjectMeta: metav1.ObjectMeta{Name: "cache-memory-2", UID: "third"}}
+		c.change(s)
+		if made := planned(&s.decide(t).Plan); (made == nil) != c.waits {
+			t.Errorf("%s: the map is %v", what, made)
+		}
+	}
+}
+
 func TestLaterEpochOfNodesIsAdoptedFirst(t *testing.T) {
 	s := newScene(2, v1alpha1.DataPolicyStore)
 	s.carryOut(t, &s.decide(t).Plan)
