@@ -276,6 +276,28 @@ TEST_F(ComputeShardDaemon, RefusesADirectoryForRingsThatCannotBe) {
   }
 }
 
+TEST_F(ComputeShardDaemon, OpensItsSocketToWhomItIsTold) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(session);
+  Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));
+  ASSERT_TRUE(comes_up(node, node_http));
+  auto flags = shard_flags(endpoint);
+  flags.insert(flags.end(), {"--unix-socket=" + directory + "/s", "--unix-socket-mode=0666"});
+  Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+  ASSERT_TRUE(comes_up(shard, http));
+  EXPECT_EQ(std::filesystem::status(directory + "/s").permissions(), std::filesystem::perms{0666});
+}
+
+TEST_F(ComputeShardDaemon, RefusesModesOfItsSocketThatNobodyMeans) {
+  for (const std::string bad : {"0777", "666", "0222", "u=rw"}) {
+    auto flags = shard_flags("127.0.0.1:" + std::to_string(session));
+    flags.insert(flags.end(), {"--unix-socket=" + directory + "/s", "--unix-socket-mode=" + bad});
+    Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+    EXPECT_NE(shard.wait(), 0);
+    EXPECT_NE(shard.output().find("--unix-socket-mode"), std::string::npos) << shard.output();
+    EXPECT_NE(shard.output().find("0600"), std::string::npos) << "what to set it to: " << shard.output();
+  }
+}
+
 TEST_F(ComputeShardDaemon, FollowsItsPasswordFile) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(session);
   Daemon node(FARPOOL_MEMORY_NODE, node_flags(endpoint, endpoint));

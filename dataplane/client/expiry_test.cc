@@ -220,6 +220,31 @@ TEST_P(PoolExpiryTest, WhatIsEditedKeepsItsExpiryAndWhatIsSetLosesIt) {
   EXPECT_TRUE(erase(a, "k"));
 }
 
+// A client stands still between its read and its decision, and the value expires meanwhile. Outback's memory node decides
+// about edits with names, and by the time that their request says.
+TEST_P(PoolExpiryTest, AnEditGoesByTheTimeOfItsDecision) {
+  reclaims_ = false;
+  publish(map_of(1));
+  Client& a = connected();
+  Client& b = connected();
+  const Millis expires = time(a) + 20;
+  put(a, "swapped", "old", expires);
+  put(a, "edited", "old", expires);
+  NamedEdit swap(NamedEdit::Name::swap, "new");
+  SetExpiry editor(expires + 100'000);
+  if (GetParam() != Protocol::outback) a.scope.spawn(edit_by(a, "swapped", swap));
+  a.scope.spawn(edit_by(a, "edited", editor));
+  a.port->pause();
+  pass(30 * kMillisecond);
+  EXPECT_EQ(get(b, "swapped"), std::nullopt);
+  EXPECT_EQ(get(b, "edited"), std::nullopt);
+  a.port->resume();
+  ASSERT_TRUE(run_until([&a] { return a.scope.running() == 0; }));
+  EXPECT_FALSE(swap.outcome().existed);
+  EXPECT_FALSE(editor.found) << "others have seen that it is gone";
+  EXPECT_EQ(get(b, "edited"), std::nullopt);
+}
+
 // Hosts whose clocks are minutes apart, gain and lose, and are set back.
 TEST_P(PoolExpiryTest, ClientsAgreeOnTheTimeWhateverClocksOfHostsShow) {
   host_clocks_[1].shows += 300 * static_cast<std::uint64_t>(kSecond);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on keys. Each is tried again if an attempt did nothing.
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -112,18 +113,41 @@ Task<Status> Pool::put_sealed(std::string_view key, std::string_view value, Mill
   });
 }
 
+// Tells an editor the time whenever it decides: between the start of an operation and its decision lie reads, locks of
+// others and lost races, and values expire meanwhile.
+template <class Inner>
+class Pool::Timed final : public Editor {
+ public:
+  Timed(Pool& pool, Inner& inner) : pool_(pool), inner_(inner) {}
+
+  Edit edit(std::optional<std::string_view> value) override {
+    inner_.set_now(pool_.clock());
+    return inner_.edit(value);
+  }
+  bool wants_value() const override { return inner_.wants_value(); }
+  NamedEdit* named() override {
+    inner_.set_now(pool_.clock());
+    return inner_.named();
+  }
+
+ private:
+  Pool& pool_;
+  Inner& inner_;
+};
+
 // An edit with a name, because what the table removes may have expired.
 struct Pool::Removal {
-  Removal(Pool& of, std::string_view which) : pool(of), key(which), edit(NamedEdit::Name::remove, {}) {}
+  Removal(Pool& of, std::string_view which) : pool(of), key(which) {}
   Task<Result<bool>> operator()(index::Table& table, Account& account) {
-    edit.set_now(pool.clock());
-    return table.modify(key, edit, account.deadline, account.cost);
+    timed.emplace(pool, edit);
+    return table.modify(key, *timed, account.deadline, account.cost);
   }
   bool existed() const { return edit.outcome().existed; }
 
   Pool& pool;
   std::string_view key;
-  NamedEdit edit;
+  NamedEdit edit{NamedEdit::Name::remove, {}};
+  std::optional<Timed<NamedEdit>> timed;  // it refers to this copy's edit
 };
 
 Task<Result<bool>> Pool::erase(std::string_view key) {
@@ -133,17 +157,17 @@ Task<Result<bool>> Pool::erase(std::string_view key) {
 Task<Status> Pool::modify(std::string_view key, Editor& editor) {
   NamedEdit* const named = editor.named();
   if (named == nullptr) return modify_by_editor(key, editor);
-  return change<Status>(key, Operation::modify, [this, key, named](index::Table& table, Account& account) {
-    named->set_now(clock());
-    return table.modify(key, *named, account.deadline, account.cost);
-  });
+  return change<Status>(key, Operation::modify,
+                        [key, timed = Timed(*this, *named)](index::Table& table, Account& account) mutable {
+                          return table.modify(key, timed, account.deadline, account.cost);
+                        });
 }
 
 Task<Status> Pool::modify_by_editor(std::string_view key, Editor& editor) {
   StoredEditor stored(editor);
-  const auto attempt = [this, key, &stored](index::Table& table, Account& account) {
-    stored.set_now(clock());
-    return table.modify(key, stored, account.deadline, account.cost);
+  Timed timed(*this, stored);
+  const auto attempt = [key, &timed](index::Table& table, Account& account) {
+    return table.modify(key, timed, account.deadline, account.cost);
   };
   const Status status = co_await change<Status>(key, Operation::modify, attempt);
   if (status.ok() && stored.refused()) co_return other_kind();

@@ -169,6 +169,8 @@ class Pool final : public Kv {
   class Borrowed;  // the bond that an operation uses
   struct Removal;  // of a key
   class Account;   // what an operation cost and came to
+  template <class Inner>
+  class Timed;  // an editor that knows the time
 
   // Returns the node that serves a key, for the next attempt; nullptr: not known yet.
   Link* route(std::string_view key, Account& account) const;

@@ -106,7 +106,8 @@ class ServerTest : public ::testing::Test {
       workers.push_back(thread.worker.get());
     }
     auto front =
-        Front::open(threads_[0].loop, {.listen = std::move(listen), .tls = std::move(tls)}, settings_, workers);
+        Front::open(threads_[0].loop, {.listen = std::move(listen), .tls = std::move(tls), .unix_mode = unix_mode_},
+                    settings_, workers);
     ASSERT_TRUE(front.ok()) << front.status().message();
     front_ = std::move(*front);
     addresses_ = front_->addresses();
@@ -185,6 +186,7 @@ class ServerTest : public ::testing::Test {
   std::uint64_t connections(std::size_t worker) const { return threads_[worker].worker->counters().connections.get(); }
 
   Settings settings_;
+  int unix_mode_ = FrontOptions{}.unix_mode;
   Budget budget_;
   std::function<void(const std::string&)> warn_;
   std::array<Thread, 2> threads_;
@@ -212,6 +214,16 @@ TEST_F(ServerTest, ServesAUnixSocket) {
   SocketClient client = SocketClient::unix_socket(directory + "/s");
   EXPECT_EQ(client.call({"SET", "a", "1"}), "+OK\r\n");
   EXPECT_EQ(client.call({"GET", "a"}), "$1\r\n1\r\n");
+  EXPECT_EQ(std::filesystem::status(directory + "/s").permissions(), std::filesystem::perms{0660});
+  std::filesystem::remove_all(directory);
+}
+
+TEST_F(ServerTest, OpensAUnixSocketToWhomItIsTold) {
+  std::string directory = std::filesystem::temp_directory_path() / "farpool-server-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  unix_mode_ = 0666;
+  start({"unix:" + directory + "/s"});
+  EXPECT_EQ(std::filesystem::status(directory + "/s").permissions(), std::filesystem::perms{0666});
   std::filesystem::remove_all(directory);
 }
 
