@@ -306,7 +306,7 @@ class PoolTest : public ::testing::Test {
     std::int64_t ppm = 0;  // that it gains
   };
   std::array<HostClock, 8> host_clocks_;  // of as many memory nodes as tests have
-  bool reclaims_ = true;  // clients that connect
+  bool reclaims_ = true;                  // clients that connect
   const layout::GeometryRequest geometry_;
   const Nanos failure_timeout_;
   const std::uint64_t memory_bytes_;
