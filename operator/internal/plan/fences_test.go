@@ -146,7 +146,7 @@ func TestWhoIsAskedToFence(t *testing.T) {
 func TestWhatAFenceSays(t *testing.T) {
 	f := followed("a")
 	f.status.Nodes = []v1alpha1.RepairNodeStatus{{Name: "a", Incarnation: "99", SessionsEnded: 3, SlotsLeft: 50, SegmentsLeft: 50}}
-	f.Calls["lease"] = []agent.Outcome{{Call: agent.Call{Name: "a", Incarnation: "1"}, Fence: &farpoolv1alpha1.FenceResponse{Sessions: 2,
+	f.outcomes = []agent.Outcome{{Call: agent.Call{Name: "a", Incarnation: "1"}, Fence: &farpoolv1alpha1.FenceResponse{Sessions: 2,
 		Left: []*farpoolv1alpha1.DeadClient{{Process: 0xa, Slots: 1, Segments: 10}, {Process: 0xb, Slots: 2, Segments: 20}}}}}
 	if at := f.node("a"); !f.fenceNode(&f.epochs.current.Nodes[0]) || at.SessionsEnded != 5 || at.SlotsLeft != 3 || at.SegmentsLeft != 30 {
 		t.Errorf("%+v", f.node("a"))
@@ -179,7 +179,7 @@ func TestWhatARepairSays(t *testing.T) {
 		return agent.Outcome{Call: agent.Call{Name: name, Attempt: attempt}, Repair: &farpoolv1alpha1.RepairResponse{Nodes: []*farpoolv1alpha1.RepairResponse_Node{
 			{Name: "unknown", SlotsRepaired: 50}, {Name: "a", SlotsRepaired: repaired}}}}
 	}
-	f.Calls["lease"] = []agent.Outcome{of("early", 1, 1), of("first", 2, 7), of("second", 2, 9)}
+	f.outcomes = []agent.Outcome{of("early", 1, 1), of("first", 2, 7), of("second", 2, 9)}
 	if running, last := f.takeRepair(); running || last.Name != "first" || f.status.Shard != "first" || f.status.Attempts != 2 || len(f.status.Nodes) != 1 || f.node("a").SlotsRepaired != 7 {
 		t.Errorf("the last is %+v, status %+v", last, f.status)
 	}

@@ -209,7 +209,8 @@ func TestNothingThatARepairSaysMakesAStatusInvalid(t *testing.T) {
 	for i, node := range repair.GetNodes() {
 		node.Name += strings.Repeat("x", i)
 	}
-	w.outcome(agent.Outcome{Call: w.asked(), At: w.now, Repair: repair})
+	call := w.asked()
+	w.outcome(agent.Outcome{Call: call, At: w.now, Repair: repair})
 	plan := w.step()
 	checkStatuses(t, schemas, plan)
 	for _, status := range plan.Status.Leases {
@@ -217,7 +218,8 @@ func TestNothingThatARepairSaysMakesAStatusInvalid(t *testing.T) {
 			t.Errorf("a lease tells of %d memory nodes, of 2 that there are", len(status.Nodes))
 		}
 	}
-	w.outcome(agent.Outcome{Call: agent.Call{Lease: w.Leases[0].UID, Name: "b", Attempt: 2}, At: w.now, Error: strings.Repeat("é", 5000)})
+	call.Attempt = 2
+	w.outcome(agent.Outcome{Call: call, At: w.now, Error: strings.Repeat("é", 5000)})
 	checkStatuses(t, schemas, w.step())
 }
 

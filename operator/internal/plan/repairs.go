@@ -168,7 +168,11 @@ type following struct {
 	lease     *v1alpha1.RepairLease
 	status    v1alpha1.RepairLeaseStatus
 	processes map[string]bool
-	calls     []uint64
+	// calls are the processes as agents are told of them.
+	calls []uint64
+	// outcomes are those of calls about these processes. A status that was never written, or that the cache does not show yet, lets a name be resolved again, and it
+	// may mean more processes by then: what was asked before says nothing about these.
+	outcomes []agent.Outcome
 }
 
 // follow takes a lease one step further. Everything is decided anew from what memory nodes report now, so another operator can continue from the status alone.
@@ -269,7 +273,7 @@ func (f *following) fenceNode(entry *v1alpha1.ShardMapNode) bool {
 		return true
 	}
 	at.Incarnation = ""
-	for _, outcome := range f.Calls[f.lease.UID] {
+	for _, outcome := range f.outcomes {
 		if outcome.Name != entry.Name || outcome.Incarnation != entry.Incarnation {
 			continue
 		}
@@ -356,7 +360,7 @@ func (f *following) repair() metav1.Condition {
 
 // takeRepair takes the result of the last call to repair into the status. It says whether a repair is under way, and which was the last.
 func (f *following) takeRepair() (running bool, last *agent.Outcome) {
-	for _, outcome := range f.Calls[f.lease.UID] {
+	for _, outcome := range f.outcomes {
 		if outcome.Incarnation != "" {
 			continue
 		}
@@ -533,6 +537,11 @@ func (f *following) resolve() *finding {
 		}
 		f.processes[process] = true
 		f.calls = append(f.calls, number)
+	}
+	for _, outcome := range f.Calls[f.lease.UID] {
+		if slices.Equal(outcome.Processes, f.calls) {
+			f.outcomes = append(f.outcomes, outcome)
+		}
 	}
 	return nil
 }

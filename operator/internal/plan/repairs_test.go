@@ -689,6 +689,23 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// A name that is resolved anew, as its status was never written, may mean one process more. No memory node has been asked to fence that one.
+func TestAFenceIsOfTheProcessesThatItNamed(t *testing.T) {
+	w := newWard(t)
+	lease := w.request(v1alpha1.RepairClient{Name: "a"})
+	w.report(0, &farpoolv1alpha1.DeadClient{Process: 0x77, Name: "a"})
+	w.unreachable("a")
+	w.step()
+	w.fences(nil)
+	lease.Status = v1alpha1.RepairLeaseStatus{}
+	w.report(1, &farpoolv1alpha1.DeadClient{Process: 0x78, Name: "a", Slots: 1})
+	plan := w.step()
+	w.wants(lease, v1alpha1.StepFencing, v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFencing)
+	if len(plan.Ask) != 2 || plan.Ask[0].Incarnation == "" || !slices.Equal(plan.Ask[0].Processes, []uint64{0xa, 0x77, 0x78}) {
+		t.Errorf("asked %+v", plan.Ask)
+	}
+}
+
 // Deaths come in batches; beyond a number of open leases they wait, and the pool says so.
 func TestBacklog(t *testing.T) {
 	w := newWard(t)
