@@ -1,7 +1,7 @@
 # The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
-farpool_room(apps DEPS fabric/verbs fabric/tcp fabric/session_port net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS client node sim proto
+farpool_room(apps DEPS fabric/verbs fabric/tcp fabric/session_port net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS client node sim control proto
              TEST_LIBS nlohmann_json::nlohmann_json)
 target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
 target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -150,11 +151,13 @@ Status check(Settings& settings) {
   return {};
 }
 
-// One worker thread: a loop, a port, its own way into the pool, and the connections that it was given.
+// One worker thread: a loop, a port, its own way into the pool, and the connections that it was given. `on_fenced`:
+// client::Pool::Options.
 class Shard {
  public:
   Shard(const Settings& settings, std::size_t index, std::unique_ptr<net::Loop> loop,
-        std::unique_ptr<fabric::Port> port, std::vector<std::string> bootstrap, std::function<void()> on_change)
+        std::unique_ptr<fabric::Port> port, std::vector<std::string> bootstrap, std::function<void()> on_change,
+        std::function<void(const std::string&)> on_fenced)
       : on_change_(std::move(on_change)),
         loop_(std::move(loop)),
         port_(std::move(port)),
@@ -165,6 +168,7 @@ class Shard {
                        .map_key = settings.common.map_key,
                        .operation_deadline = settings.operation_deadline,
                        .on_change = [this](const client::PoolState& state) { note(state); },
+                       .on_fenced = std::move(on_fenced),
                        .log =
                            [index](bool warning, const std::string& line) {
                              spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "worker {}: {}", index,
@@ -275,6 +279,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     front_ = front;
   }
   void set_leaving() { leaving_ = true; }
+  bool leaving() const { return leaving_; }
 
   std::string alive() const {
     Nanos oldest = last_beat_;
@@ -614,6 +619,7 @@ class Daemon {
   Status make_shards();
   void equip(resp::Service& service, const Shard& shard);
   void begin_to_leave(int signal);
+  void end_fenced(const std::string& why);
   void leave();
   Status open_front();
   Status answer_operator();
@@ -635,6 +641,7 @@ class Daemon {
   std::shared_ptr<Process> process_;
   std::unique_ptr<resp::Front> front_;
   std::optional<net::Alarm> leave_;
+  bool fenced_ = false;
   std::unique_ptr<control::Web> web_;
   std::unique_ptr<Resolver> resolver_;
 };
@@ -681,10 +688,13 @@ Status Daemon::make_shards() {
     auto loop = std::make_unique<net::Loop>();
     auto port = make_port(settings_.wire, *loop, tls_, device_);
     if (!port.ok()) return port.status();
-    shards_.push_back(std::make_unique<Shard>(settings_, i, std::move(loop), std::move(*port), begin, [this, i] {
+    const auto on_change = [this, i] {
       if (agent_ != nullptr) agent_->changed();
       keeper_.keep(shards_[i]->state());
-    }));
+    };
+    const auto on_fenced = [this](const std::string& why) { control_.post([this, why] { end_fenced(why); }); };
+    shards_.push_back(
+        std::make_unique<Shard>(settings_, i, std::move(loop), std::move(*port), begin, on_change, on_fenced));
     shards_.back()->worker().set_password(password_);
     equip(shards_.back()->worker().service(), *shards_.back());
   }
@@ -706,6 +716,16 @@ void Daemon::begin_to_leave(int signal) {
   // Endpoints name the shard until they have learned of its end.
   leave_.emplace(control_, [this] { leave(); });
   leave_->set(net::Loop::now() + settings_.drain);
+}
+
+// Ends the process, because no memory node serves it any more: the one that the kubelet starts then is served.
+void Daemon::end_fenced(const std::string& why) {
+  if (process_->leaving()) return;
+  fenced_ = true;
+  spdlog::error("compute shard {} ends, and the next process begins anew: {}", settings_.common.name, why);
+  process_->set_leaving();
+  if (agent_ != nullptr) agent_->changed();
+  leave();
 }
 
 void Daemon::leave() {
@@ -785,7 +805,7 @@ int Daemon::run() {
   agent_.reset();
   spdlog::info("compute shard {} has ended", settings_.common.name);
   stop_logging();
-  return 0;
+  return fenced_ ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 }  // namespace

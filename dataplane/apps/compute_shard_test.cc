@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The compute shard's daemon as its users see it: RESP on both families, its password, signals.
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "apps/daemon_test.h"
+#include "farpool/v1alpha1/agent.grpc.pb.h"
 #include "net/throwaway_ca.h"
 
 namespace farpool::apps {
@@ -488,6 +490,54 @@ TEST_F(ComputeShardDaemon, EndsInOrderOnASignalThatComesAtOnce) {
     ::close(fd);
     ASSERT_EQ(shard.wait(), 0) << shard.output();
   }
+}
+
+// Asks an agent, and returns whether it answered.
+template <class Method, class Request, class Response>
+bool ask_agent(int port, Method method, Request request, Response& response) {
+  const auto stub = v1alpha1::Agent::NewStub(
+      grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  request.set_pool_uid("pool-1");
+  const grpc::Status status = ((*stub).*method)(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return status.ok();
+}
+
+// Nothing would ever serve it again: a supervisor starts the next process, which is another one to memory nodes.
+TEST_F(ComputeShardDaemon, EndsWhenTheOperatorHasFencedItsProcess) {
+  const int node_agent = free_port(), shard_agent = free_port();
+  const auto agent_on = [](int port) { return "--agent-listen=127.0.0.1:" + std::to_string(port); };
+  const std::string at = "127.0.0.1:" + std::to_string(session);
+  Daemon node(FARPOOL_MEMORY_NODE, {"--name=m0", "--pool-uid=pool-1", "--insecure-plaintext", "--memory=32Mi",
+                                    "--standalone", "--listen=" + at, "--advertise=" + at, agent_on(node_agent),
+                                    "--metrics-listen=127.0.0.1:" + std::to_string(node_http)});
+  ASSERT_TRUE(comes_up(node, node_http));
+  const std::vector<std::string> flags{"--name=s0",
+                                       "--pool-uid=pool-1",
+                                       "--insecure-plaintext",
+                                       "--bootstrap=" + at,
+                                       "--threads=2",
+                                       "--listen=127.0.0.1:" + std::to_string(resp),
+                                       agent_on(shard_agent),
+                                       "--metrics-listen=127.0.0.1:" + std::to_string(http)};
+  Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+  ASSERT_TRUE(comes_up(shard, http));
+  EXPECT_EQ(ask("127.0.0.1", resp, "SET greeting hello"), "+OK\r\n");
+  v1alpha1::Facts facts;
+  ASSERT_TRUE(ask_agent(shard_agent, &v1alpha1::Agent::Stub::Describe, v1alpha1::DescribeRequest(), facts));
+  v1alpha1::FenceRequest fence;
+  fence.add_processes(facts.incarnation());
+  v1alpha1::FenceResponse fenced;
+  ASSERT_TRUE(ask_agent(node_agent, &v1alpha1::Agent::Stub::Fence, fence, fenced));
+  EXPECT_EQ(fenced.sessions(), 2u);
+  EXPECT_EQ(shard.wait(), EXIT_FAILURE) << "0 would say that it left in order";
+  EXPECT_NE(shard.output().find("fenced for good"), std::string::npos) << shard.output();
+  Daemon next(FARPOOL_COMPUTE_SHARD, flags);
+  ASSERT_TRUE(comes_up(next, http));
+  EXPECT_EQ(ask("127.0.0.1", resp, "STRLEN greeting"), ":5\r\n");
 }
 
 }  // namespace

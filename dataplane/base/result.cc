@@ -25,6 +25,8 @@ std::string_view name_of(Code code) {
       return "moved";
     case Code::forbidden:
       return "forbidden";
+    case Code::fenced:
+      return "fenced";
     case Code::unknown_outcome:
       return "unknown outcome";
     case Code::corrupt:

@@ -24,6 +24,7 @@ enum class Code : unsigned char {
   stale,             // the map or session is older than the memory node's; nothing was done; refresh and retry
   moved,             // the key has gone to another memory node, or never was at this one; nothing was done
   forbidden,         // certificate, token or key refused
+  fenced,            // the operator has fenced this process for good; nothing was done; only another process can go on
   unknown_outcome,   // it may or may not have taken effect
   corrupt,           // bytes that fail their checksum or cannot be what they should be
   internal,

@@ -169,6 +169,7 @@ Task<void> Pool::keep(Link& link) {
         link.trouble = bond.status();
         log(true, "no session with memory node " + link.name + " at " + link.endpoint + ": " + link.trouble.message());
         changed();
+        if (link.trouble.code() == Code::fenced && options_.on_fenced) options_.on_fenced(link.trouble.message());
       }
       // The node may have begun another life, or may follow another epoch.
       refresh();

@@ -122,6 +122,9 @@ class Pool final : public Kv {
     Nanos connect_deadline = 3 * base::kSecond;
     // Called when the epoch, or the sessions with its nodes, have changed; never inline from an operation.
     std::function<void(const PoolState&)> on_change;
+    // Called when a memory node admits no session of this process any more, because the operator has fenced it for good;
+    // perhaps more than once. The line says so for people. Another process has to take over.
+    std::function<void(const std::string&)> on_fenced;
     // Receives what happened, as one line for people, without bytes of keys or values.
     std::function<void(bool warning, const std::string& line)> log;
   };

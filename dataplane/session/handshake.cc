@@ -78,6 +78,8 @@ const char* name_of_code(SessionReply::Code code) {
       return "fenced";
     case SessionReply::CODE_FORBIDDEN:
       return "forbidden";
+    case SessionReply::CODE_PROCESS_FENCED:
+      return "fenced for good";
     default:
       return "an unknown code";
   }
@@ -96,6 +98,8 @@ Code code_of(SessionReply::Code code) {
     case SessionReply::CODE_WRONG_INCARNATION:
     case SessionReply::CODE_FENCED:
       return Code::stale;
+    case SessionReply::CODE_PROCESS_FENCED:
+      return Code::fenced;
     case SessionReply::CODE_NOT_SERVING:
     case SessionReply::CODE_TOO_MANY_SESSIONS:
       return Code::unavailable;

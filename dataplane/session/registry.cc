@@ -184,8 +184,11 @@ std::optional<SessionReply> Registry::may_not_open(const fabric::Peer& peer,
     *reply.mutable_map() = map_;
     return reply;
   }
-  if (ended_.known.contains(request.client_incarnation()) ||
-      (request.client_process() != 0 && ended_processes_.known.contains(request.client_process()))) {
+  if (request.client_process() != 0 && ended_processes_.known.contains(request.client_process())) {
+    return refusal(SessionReply::CODE_PROCESS_FENCED,
+                   "the operator has had this process fenced, and what it left repaired");
+  }
+  if (ended_.known.contains(request.client_incarnation())) {
     return refusal(SessionReply::CODE_FENCED, "this client incarnation has ended here: begin a new one");
   }
   if (by_incarnation_.contains(request.client_incarnation())) {

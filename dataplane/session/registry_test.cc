@@ -520,7 +520,7 @@ TEST_F(RegistryTest, AProcessThatTheOperatorNamesEndsWithAllItsSessions) {
   SessionRequest again = request();
   *again.mutable_open() = open_request(4);
   again.mutable_open()->set_client_process(77);
-  EXPECT_EQ(exchange(again).code(), SessionReply::CODE_FENCED);
+  EXPECT_EQ(exchange(again).code(), SessionReply::CODE_PROCESS_FENCED);
   done.reset();
   registry->fence_processes({77, 0}, [&](std::uint32_t sessions) { done = sessions; });
   EXPECT_EQ(done, 0u);
@@ -998,11 +998,11 @@ TEST_F(RegistryTest, AProcessThatIsNamedAgainIsNotForgottenForIt) {
   };
   for (const std::uint64_t process : {7u, 8u, 8u, 0u, 8u, 0u})
     registry->fence_processes({process}, [](std::uint32_t) {});
-  EXPECT_EQ(open_as(7), SessionReply::CODE_FENCED);
-  EXPECT_EQ(open_as(8), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open_as(7), SessionReply::CODE_PROCESS_FENCED);
+  EXPECT_EQ(open_as(8), SessionReply::CODE_PROCESS_FENCED);
   registry->fence_processes({9}, [](std::uint32_t) {});
   EXPECT_EQ(open_as(7), SessionReply::CODE_OK) << "the first that was named is forgotten";
-  EXPECT_EQ(open_as(8), SessionReply::CODE_FENCED);
+  EXPECT_EQ(open_as(8), SessionReply::CODE_PROCESS_FENCED);
 }
 
 TEST_F(RegistryTest, TimersStopWhenThereIsNothingToWatchAndOutliveTheRegistry) {

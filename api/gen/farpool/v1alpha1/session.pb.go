@@ -35,23 +35,25 @@ const (
 	SessionReply_CODE_WRONG_INCARNATION SessionReply_Code = 5
 	SessionReply_CODE_NOT_SERVING       SessionReply_Code = 6 // no epoch published yet, or the node's table is stopped
 	SessionReply_CODE_TOO_MANY_SESSIONS SessionReply_Code = 7
-	SessionReply_CODE_FENCED            SessionReply_Code = 8 // this client incarnation was fenced: begin a new one
-	SessionReply_CODE_FORBIDDEN         SessionReply_Code = 9 // the certificate's role may not do this
+	SessionReply_CODE_FENCED            SessionReply_Code = 8  // this client incarnation was fenced: begin a new one
+	SessionReply_CODE_FORBIDDEN         SessionReply_Code = 9  // the certificate's role may not do this
+	SessionReply_CODE_PROCESS_FENCED    SessionReply_Code = 10 // the operator has fenced the client's process for good: the next process begins anew
 )
 
 // Enum value maps for SessionReply_Code.
 var (
 	SessionReply_Code_name = map[int32]string{
-		0: "CODE_UNSPECIFIED",
-		1: "CODE_OK",
-		2: "CODE_BAD_REQUEST",
-		3: "CODE_WRONG_POOL",
-		4: "CODE_STALE_EPOCH",
-		5: "CODE_WRONG_INCARNATION",
-		6: "CODE_NOT_SERVING",
-		7: "CODE_TOO_MANY_SESSIONS",
-		8: "CODE_FENCED",
-		9: "CODE_FORBIDDEN",
+		0:  "CODE_UNSPECIFIED",
+		1:  "CODE_OK",
+		2:  "CODE_BAD_REQUEST",
+		3:  "CODE_WRONG_POOL",
+		4:  "CODE_STALE_EPOCH",
+		5:  "CODE_WRONG_INCARNATION",
+		6:  "CODE_NOT_SERVING",
+		7:  "CODE_TOO_MANY_SESSIONS",
+		8:  "CODE_FENCED",
+		9:  "CODE_FORBIDDEN",
+		10: "CODE_PROCESS_FENCED",
 	}
 	SessionReply_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":       0,
@@ -64,6 +66,7 @@ var (
 		"CODE_TOO_MANY_SESSIONS": 7,
 		"CODE_FENCED":            8,
 		"CODE_FORBIDDEN":         9,
+		"CODE_PROCESS_FENCED":    10,
 	}
 )
 
@@ -718,12 +721,12 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12-\n" +
 	"\x12client_incarnation\x18\x02 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\fR\x05token\"\xa5\x03\n" +
+	"\x05token\x18\x03 \x01(\fR\x05token\"\xbe\x03\n" +
 	"\fSessionReply\x127\n" +
 	"\x04code\x18\x01 \x01(\x0e2#.farpool.v1alpha1.SessionReply.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12,\n" +
 	"\x03map\x18\x03 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x124\n" +
-	"\x05grant\x18\x04 \x01(\v2\x1e.farpool.v1alpha1.SessionGrantR\x05grant\"\xdd\x01\n" +
+	"\x05grant\x18\x04 \x01(\v2\x1e.farpool.v1alpha1.SessionGrantR\x05grant\"\xf6\x01\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aCODE_OK\x10\x01\x12\x14\n" +
@@ -734,7 +737,9 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\x10CODE_NOT_SERVING\x10\x06\x12\x1a\n" +
 	"\x16CODE_TOO_MANY_SESSIONS\x10\a\x12\x0f\n" +
 	"\vCODE_FENCED\x10\b\x12\x12\n" +
-	"\x0eCODE_FORBIDDEN\x10\t\"j\n" +
+	"\x0eCODE_FORBIDDEN\x10\t\x12\x17\n" +
+	"\x13CODE_PROCESS_FENCED\x10\n" +
+	"\"j\n" +
 	"\vRegionGrant\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x10\n" +
