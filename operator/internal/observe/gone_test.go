@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/agent"
 )
 
 // podsOnly is an API server that knows the metadata of pods. It answers a list in pieces, and counts what it is asked.
@@ -132,6 +134,38 @@ func TestPodsThatTheCacheDoesNotShow(t *testing.T) {
 				t.Errorf("it took %d questions for one pod and %d for all, want %d and %d", live.gets, live.lists, gets, c.lists)
 			}
 		})
+	}
+}
+
+// Memory nodes name clients whose sessions they have ended. Those that left something and whose pods the cache does not show are asked for, if they can be pods at all.
+func TestPodsThatMemoryNodesName(t *testing.T) {
+	for _, others := range []int{0, goneAskedOneByOne} {
+		left := func(name string) *farpoolv1alpha1.DeadClient {
+			return &farpoolv1alpha1.DeadClient{Process: 7, Name: name, Segments: 1}
+		}
+		dead := []*farpoolv1alpha1.DeadClient{left("shown"), left("young"), left("young"), left("gone"), left("elsewhere"), left("No pod/0"), {Process: 8, Name: "idle"}}
+		for i := range others {
+			dead = append(dead, left(fmt.Sprintf("other-%d", i)))
+		}
+		live := &podsOnly{}
+		for _, name := range []string{"shown", "young", "idle", "bystander"} {
+			live.pods = append(live.pods, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}})
+		}
+		live.pods = append(live.pods, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "elsewhere", UID: "elsewhere"}})
+		s := &Snapshot{Pool: &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache"}},
+			ComputePods: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "shown", UID: "shown"}}},
+			Agents:      map[types.UID]agent.Observation{"memory": {Facts: &farpoolv1alpha1.Facts{MemoryNode: &farpoolv1alpha1.MemoryNodeFacts{Dead: dead}}}}}
+		unlisted, err := s.unlisted(t.Context(), live)
+		if err != nil || len(unlisted) != 1 || !unlisted["young"] {
+			t.Errorf("unlisted are %v, and the error is %v", unlisted, err)
+		}
+		if wants := map[bool][2]int{true: {3, 0}, false: {0, 1}}[others == 0]; live.gets != wants[0] || live.lists != wants[1] {
+			t.Errorf("it took %d questions for one pod and %d for all", live.gets, live.lists)
+		}
+		s.Pool.Spec.Management = v1alpha1.ManagementPaused
+		if unlisted, err := s.unlisted(t.Context(), nil); err != nil || len(unlisted) > 0 {
+			t.Errorf("of a paused pool unlisted are %v, and the error is %v", unlisted, err)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -69,6 +70,8 @@ type Snapshot struct {
 	Exits map[types.UID]*corev1.ContainerStateTerminated
 	// Unlabelled are the pods of written-down processes that the API server has, and that the cache does not show as the pool's.
 	Unlabelled []*metav1.PartialObjectMetadata
+	// Unlisted are the pods that memory nodes name as those of dead clients, and that the API server has and the cache does not show, by name.
+	Unlisted map[string]bool
 	// Unplaced are memory nodes of the newest map for which the API server has no pod, or a pod that never found a place. None of them runs, and the memory of
 	// earlier pods went with these pods.
 	Unplaced map[string]bool
@@ -179,6 +182,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		return nil, err
 	}
 	if s.Gone, err = s.gone(ctx, live); err != nil {
+		return nil, err
+	}
+	if s.Unlisted, err = s.unlisted(ctx, live); err != nil {
 		return nil, err
 	}
 	if s.Unplaced, err = s.unplaced(ctx, live); err != nil {
@@ -459,6 +465,51 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 		}
 	}
 	return gone, nil
+}
+
+// unlisted asks the API server itself for pods of clients whose sessions memory nodes have ended. The cache may lag, and not show yet the pod of a process that began
+// a moment ago and lives.
+func (s *Snapshot) unlisted(ctx context.Context, live client.Reader) (map[string]bool, error) {
+	absent := map[string]bool{}
+	for _, observed := range s.Agents {
+		for _, dead := range observed.Facts.GetMemoryNode().GetDead() {
+			// Clients choose their names, and what names no pod can be is not asked for.
+			if dead.GetSlots()+dead.GetSegments() > 0 && len(validation.IsDNS1123Subdomain(dead.GetName())) == 0 {
+				absent[dead.GetName()] = true
+			}
+		}
+	}
+	for _, pod := range s.ComputePods {
+		delete(absent, pod.Name)
+	}
+	unlisted := map[string]bool{}
+	if len(absent) == 0 || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
+		return unlisted, nil
+	}
+	if len(absent) > goneAskedOneByOne {
+		there, err := podsOf(ctx, live, s.Pool.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range there {
+			if absent[pod.Name] {
+				unlisted[pod.Name] = true
+			}
+		}
+		return unlisted, nil
+	}
+	for name := range absent {
+		pod := &metav1.PartialObjectMetadata{}
+		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, name, err)
+		}
+		if err == nil {
+			unlisted[name] = true
+		}
+	}
+	return unlisted, nil
 }
 
 const (

@@ -79,11 +79,11 @@ func (d *decision) takeCensus() census {
 }
 
 // replaced says whether a later process than this one, which is written down, answers from its pod. What an earlier one said is late: another operator has heard
-// this one since.
+// this one since. One that is not written down yet may be either.
 func (c census) replaced(process v1alpha1.ProcessStatus) bool {
 	other := c.within[types.UID(process.PodUID)]
 	at, known := c.written[other]
-	return other != "" && (!known || at > c.written[process.Process])
+	return known && at > c.written[process.Process]
 }
 
 // judge says whether a process that was written down, when it answered, lives now.
@@ -163,8 +163,11 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 	if c.answering[process] != nil {
 		return answers, known
 	}
-	// This process was never heard. Its pod may have had too little processor time to answer.
-	if pod := c.byName[reported.GetName()]; pod != nil && c.within[pod.UID] == "" && containerRuns(pod) && !PodEnded(pod) {
+	// This process was never heard. Its pod may have had too little processor time to answer. The cache may not show the pod yet, or only the end of the process before.
+	if d.Unlisted[reported.GetName()] {
+		return unknown, known
+	}
+	if pod := c.byName[reported.GetName()]; pod != nil && c.within[pod.UID] == "" && !PodEnded(pod) {
 		return unknown, known
 	}
 	return dead, known

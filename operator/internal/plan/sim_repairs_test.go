@@ -44,7 +44,6 @@ type shard struct {
 	// stopped: it stands still, and answers nobody.
 	stopped bool
 	epoch   uint64
-	fenced  bool
 }
 
 // fate is what became of a process of a compute shard.
@@ -214,7 +213,8 @@ func (w *world) shardKubelets() {
 }
 
 // work has compute shards follow the newest map and open sessions, of which some hold something. A shard repairs what it left itself before its session ended. It
-// also repairs what others left, as a client does that is blocked by it: always if that process is not over, and else one time in twenty.
+// also repairs what others left, as a client does that is blocked by it: always if that process is not over, and else one time in twenty. A process that finds itself
+// fenced ends, and the kubelet starts another one.
 func (w *world) work(random *rand.Rand) {
 	if w.repairs == nil || w.newest == nil {
 		return
@@ -225,15 +225,16 @@ func (w *world) work(random *rand.Rand) {
 			continue
 		}
 		s.epoch = uint64(w.newest.Epoch)
-		s.fenced = false
 		for i := range w.newest.Nodes {
 			p := w.serves(w.newest, &w.newest.Nodes[i])
 			if p == nil || w.deaf[p.memory.node] {
 				continue
 			}
 			if p.sessions.fenced[s.process] {
-				s.fenced = true
-				continue
+				pod := w.shardPod(name)
+				code := w.endShard(pod.UID, false)
+				edit(w, kindShard, pod.Name, func(pod *corev1.Pod) { pod.Status.ContainerStatuses = shardStatus(exited(code, w.now)) })
+				break
 			}
 			p.sessions.open[s.process] = &farpoolv1alpha1.DeadClient{Process: s.process, Name: s.name, Slots: uint32(random.IntN(3)), Segments: uint32(random.IntN(3))}
 			for _, id := range slices.Sorted(maps.Keys(p.sessions.dead)) {
@@ -281,7 +282,7 @@ func (p *process) saysOfShards(facts *farpoolv1alpha1.MemoryNodeFacts) {
 // says returns what a compute shard says of itself.
 func (s *shard) says() *farpoolv1alpha1.Facts {
 	return &farpoolv1alpha1.Facts{PoolUid: "uid", Role: farpoolv1alpha1.Role_ROLE_COMPUTE_SHARD, Name: s.name, Incarnation: s.process, Epoch: s.epoch,
-		Ready: s.epoch > 0 && !s.fenced, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}
+		Ready: s.epoch > 0, ComputeShard: &farpoolv1alpha1.ComputeShardFacts{}}
 }
 
 // fence does what a memory node does when it is asked to fence processes.
@@ -553,6 +554,14 @@ func (o *operator) observeShards(s *observe.Snapshot) {
 			}
 		}
 	}
+	s.Unlisted = map[string]bool{}
+	for _, observed := range s.Agents {
+		for _, dead := range observed.Facts.GetMemoryNode().GetDead() {
+			if live := o.shardPod(dead.GetName()); live != nil && !present[live.UID] {
+				s.Unlisted[dead.GetName()] = true
+			}
+		}
+	}
 	s.Exits = map[types.UID]*corev1.ContainerStateTerminated{}
 	for uid := range s.Gone {
 		if exit := o.exits[uid]; exit != nil {
@@ -606,7 +615,7 @@ func (o *operator) answerCall(outcome *agent.Outcome) {
 		outcome.Fence = o.fence(p, outcome.Processes)
 	} else {
 		s := o.repairs.shards[outcome.Pod]
-		if s == nil || s.stopped || o.deaf[s.name] || s.fenced {
+		if s == nil || s.stopped || o.deaf[s.name] {
 			silent()
 			return
 		}
