@@ -137,7 +137,7 @@ func TestPodsThatTheCacheDoesNotShow(t *testing.T) {
 	}
 }
 
-// Memory nodes name clients whose sessions they have ended. Those that left something and whose pods the cache does not show are asked for, if they can be pods at all.
+// Memory nodes name clients whose sessions they have ended. The API server is asked for the pods of clients that left something, if the cache does not show these, and if their names can be those of pods.
 func TestPodsThatMemoryNodesName(t *testing.T) {
 	for _, others := range []int{0, goneAskedOneByOne} {
 		left := func(name string) *farpoolv1alpha1.DeadClient {

@@ -51,14 +51,16 @@ type census struct {
 	within map[types.UID]string
 	// written says where in the list each process is that is written down: later ones of a pod come after earlier ones.
 	written map[string]int
+	// latest says where in the list the last process of each pod is.
+	latest map[string]int
 	// dead are the processes that RepairLeases of the operator name.
 	dead map[string]bool
 }
 
 func (d *decision) takeCensus() census {
-	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}, written: map[string]int{}, dead: map[string]bool{}}
+	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}, written: map[string]int{}, latest: map[string]int{}, dead: map[string]bool{}}
 	for i, process := range d.Processes() {
-		c.written[process.Process] = i
+		c.written[process.Process], c.latest[process.PodUID] = i, i
 	}
 	// A process that the operator has found dead may still seem to answer: what it said is late, and another process may run in its pod by now. A RepairLease of a
 	// person may name a process that lives.
@@ -177,6 +179,8 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []death, processes []v1alpha1.ProcessStatus) {
 	written := map[string]v1alpha1.ProcessStatus{}
 	found := map[string]death{}
+	// Two operators may have written the processes of a pod down in the wrong order. The one that answers is the last.
+	var last []v1alpha1.ProcessStatus
 	for _, process := range d.Processes() {
 		written[process.Process] = process
 		switch judged, known := d.judge(c, process); {
@@ -184,10 +188,13 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 		case judged == dead:
 			found[process.Process] = known
 			processes = append(processes, process)
+		case judged == answers && c.latest[process.PodUID] > c.written[process.Process]:
+			last = append(last, process)
 		default:
 			processes = append(processes, process)
 		}
 	}
+	processes = append(processes, last...)
 	for _, process := range slices.Sorted(maps.Keys(c.answering)) {
 		if _, known := written[process]; !known {
 			pod := c.answering[process]

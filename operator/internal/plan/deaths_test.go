@@ -112,6 +112,20 @@ func TestTheExitOfALaterProcessIsNoDeathOfAnEarlierOne(t *testing.T) {
 	}
 }
 
+// Two operators, of which one hears late, may write two processes of a pod down in the wrong order. The one that answers is the later one.
+func TestAProcessThatAnswersIsTheLastOfItsPod(t *testing.T) {
+	w := newWard(t)
+	w.shard("a", 0x1a).Status.ContainerStatuses[0].LastTerminationState.Terminated = terminated(137)
+	list := &w.ComputePools["cache-shards"].Status.Processes
+	*list = slices.Insert(*list, 0, v1alpha1.ProcessStatus{Process: v1alpha1.ProcessID(0x1a), Name: "a", PodUID: "pod-a", NodeName: "worker-a"})
+	if w.step(); len(w.Leases) > 0 || w.Processes()[len(w.Processes())-1].Process != v1alpha1.ProcessID(0x1a) {
+		t.Errorf("written down are %v, %d RepairLeases", w.Processes(), len(w.Leases))
+	}
+	if w.step(); len(w.Leases) != 1 || w.Leases[0].Spec.Clients[0].Process != v1alpha1.ProcessID(0xa) {
+		t.Errorf("%d RepairLeases", len(w.Leases))
+	}
+}
+
 // A memory node that comes into the map has had no sessions: it need not say that a process has closed any there.
 func TestANewcomerHasNothingToSayOfThoseWhoLeftBefore(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyCache, 2, "a", "b")
@@ -169,6 +183,7 @@ func TestALateReportOfAProcessThatWaitsForItsRepairLease(t *testing.T) {
 			t.Errorf("%+v: a RepairLease by what the earlier process said: %+v", c, w.Leases[0].Spec)
 		}
 		w.Agents["pod-a"] = now
+		w.step() // writes it down behind the earlier one again
 		w.step()
 		if len(w.Leases) != 1 || w.Leases[0].Spec.Clients[0].Process != v1alpha1.ProcessID(c.earlier) {
 			t.Errorf("%+v: %d RepairLeases, and the later process answers", c, len(w.Leases))
