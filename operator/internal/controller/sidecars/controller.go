@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -189,27 +190,30 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		pool = nil
 	}
+	// A Secret that cannot be deleted takes nothing from other namespaces: its failure is returned when all else is done.
+	var swept error
 	held := map[string]*corev1.Secret{}
 	for i := range secrets.Items {
 		secret := &secrets.Items[i]
 		if _, uid, _ := poolOf(secret); pool != nil && uid == pool.UID {
 			held[secret.Namespace] = secret
-		} else if err := r.sweep(ctx, request.NamespacedName, uid, secret); err != nil {
-			return reconcile.Result{}, err
+		} else {
+			swept = errors.Join(swept, r.sweep(ctx, request.NamespacedName, uid, secret))
 		}
 	}
 	if pool == nil || !pool.DeletionTimestamp.IsZero() || pool.Spec.Sidecars == nil && pool.Status.Sidecars == nil && len(held) == 0 {
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, swept
 	}
 	o, err := r.observe(ctx, pool, held)
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, errors.Join(swept, err)
 	}
 	if o.authority == nil && o.secret == nil {
 		// The pool has just been made, and is looked at again when the operator has written these down; or another operator serves it, and its word counts.
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, swept
 	}
-	return r.carryOut(ctx, pool, held, decide(o))
+	result, err := r.carryOut(ctx, pool, held, decide(o))
+	return result, errors.Join(swept, err)
 }
 
 func (r *Reconciler) observe(ctx context.Context, pool *v1alpha1.KVPool, held map[string]*corev1.Secret) (observed, error) {
@@ -250,9 +254,11 @@ func (r *Reconciler) carryOut(ctx context.Context, pool *v1alpha1.KVPool, held m
 		}
 	}
 	var removed []*corev1.Secret
+	var kept error
 	for _, secret := range d.removed {
 		if err := r.delete(ctx, secret); err != nil {
-			return reconcile.Result{}, err
+			kept = errors.Join(kept, err)
+			continue
 		}
 		removed = append(removed, secret)
 	}
@@ -260,9 +266,9 @@ func (r *Reconciler) carryOut(ctx context.Context, pool *v1alpha1.KVPool, held m
 	if !reflect.DeepEqual(status, pool.Status.Sidecars) {
 		if err := r.client.Status().Apply(ctx, statusOf(pool, status), client.FieldOwner(v1alpha1.SidecarsFieldManager), client.ForceOwnership); err != nil {
 			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-				return reconcile.Result{RequeueAfter: countDelay}, nil // the pool has changed, and is looked at again
+				return reconcile.Result{RequeueAfter: countDelay}, kept // the pool has changed, and is looked at again
 			}
-			return reconcile.Result{}, fmt.Errorf("apply status.sidecars of KVPool %s/%s: %w", pool.Namespace, pool.Name, err)
+			return reconcile.Result{}, errors.Join(kept, fmt.Errorf("apply status.sidecars of KVPool %s/%s: %w", pool.Namespace, pool.Name, err))
 		}
 	}
 	for _, told := range news(pool.Status.Sidecars, status, removed) {
@@ -275,7 +281,7 @@ func (r *Reconciler) carryOut(ctx context.Context, pool *v1alpha1.KVPool, held m
 	if status != nil && slices.ContainsFunc(status.Namespaces, func(entry v1alpha1.SidecarNamespaceStatus) bool { return entry.State == v1alpha1.SidecarsPending }) {
 		again = min(cmp.Or(again, pendingRetry), pendingRetry)
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: again}, kept
 }
 
 // write makes a Secret, or changes the one that the operator has made. A Secret of somebody else is left alone.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -396,6 +398,42 @@ func (w *world) list(t *testing.T, pool *v1alpha1.KVPool, patch string) {
 	}
 }
 
+// leftover is a Secret of an earlier pool of the name; anybody who may write Secrets in the namespace can make one.
+func (w *world) leftover(pool *v1alpha1.KVPool, namespace string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: v1alpha1.SidecarSecretName(pool.Name, "earlier", namespace),
+		Labels: map[string]string{v1alpha1.LabelPool: pool.Name, v1alpha1.LabelPoolNamespace: pool.Namespace, v1alpha1.LabelPoolUID: "earlier"},
+	}}
+}
+
+// refuseDeletions makes the API server refuse that Secrets of some namespaces are deleted, until its ValidatingAdmissionPolicyBinding is gone.
+func (w *world) refuseDeletions(t *testing.T, namespaces ...string) {
+	t.Helper()
+	policy := &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "kept"},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: ptr.To(admissionv1.Fail),
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Delete}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"secrets"}},
+			}}}},
+			Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("!(request.namespace in ['%s'])", strings.Join(namespaces, "', '"))}},
+		},
+	}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "kept"},
+		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "kept", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}
+	w.create(t, policy, binding)
+	probe := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespaces[0], Name: "probe"}}
+	w.create(t, probe)
+	eventually(t, "deletions are not refused", func(ctx context.Context) error {
+		if err := w.Delete(ctx, probe.DeepCopy(), client.DryRunAll); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+			return fmt.Errorf("it can be deleted: %w", err)
+		}
+		return nil
+	})
+}
+
 // pod is one that an injector has given a sidecar.
 func (w *world) pod(t *testing.T, pool *v1alpha1.KVPool, namespace, name string) *corev1.Pod {
 	t.Helper()
@@ -479,6 +517,21 @@ func TestAgainstAnAPIServer(t *testing.T) {
 			}
 			return err
 		})
+	})
+	t.Run("Secrets that cannot be deleted take nothing from other namespaces", func(t *testing.T) {
+		w.create(t, w.leftover(pool, "taken"))
+		w.refuseDeletions(t, "taken", "shop")
+		w.list(t, pool, `{"spec":{"sidecars":{"namespaces":[{"name":"web"}]}}}`)
+		w.says(t, pool, "web", v1alpha1.SidecarsReady, "", 1)
+		if _, err := w.secret(t.Context(), pool, "shop"); err != nil {
+			t.Errorf("deletions are not refused: %v", err)
+		}
+		if err := w.DeleteAllOf(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{}); err != nil {
+			t.Fatal(err)
+		}
+		w.goes(t, pool, "shop")
+		w.list(t, pool, `{"spec":{"sidecars":{"namespaces":[{"name":"shop","maxSidecars":2}]}}}`)
+		w.says(t, pool, "shop", v1alpha1.SidecarsReady, "", 0)
 	})
 	t.Run("a namespace that leaves the list loses its Secret", func(t *testing.T) {
 		w.list(t, pool, `{"spec":{"sidecars":{"namespaces":[{"name":"web"}]}}}`)
