@@ -261,7 +261,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 			// Replicas that wait for leadership fill their caches, too.
 			EnableWarmup:          ptr.To(true),
 			ReconciliationTimeout: reconcileTimeout,
-			RateLimiter:           retries(),
+			RateLimiter:           Retries(),
 			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 				return newPatientQueue(priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) {
 					o.Log, o.RateLimiter = mgr.GetLogger().WithValues("controller", name), limiter
@@ -271,8 +271,8 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Complete(r)
 }
 
-// retries says how long to wait after each failure of a pool.
-func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+// Retries says how long a controller of pools waits after each failure of a pool.
+func Retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](failedRetry, refusedRetry)
 }
 

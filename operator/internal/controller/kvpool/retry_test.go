@@ -11,7 +11,7 @@ import (
 )
 
 func TestTheNextTryIsNearHoweverLongAFailureWentOn(t *testing.T) {
-	limiter := retries()
+	limiter := Retries()
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "cache"}}
 	first := limiter.When(request)
 	longest := first

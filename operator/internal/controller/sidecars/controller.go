@@ -37,6 +37,7 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/controller/kvpool"
 	"farpool.dev/farpool/operator/internal/render"
 )
 
@@ -173,8 +174,13 @@ func SetUp(mgr manager.Manager, options Options) error {
 			return []reconcile.Request{{NamespacedName: pool}}
 		})).
 		WatchesRawSource(source.Kind(pods, podMetadata(), podHandler())).
-		WithOptions(controller.Options{EnableWarmup: ptr.To(true), ReconciliationTimeout: reconcileTimeout}).
+		WithOptions(controllerOptions()).
 		Complete(r)
+}
+
+// controllerOptions are how the controller works its queue. Without a limit of its own, the last of many waits after failures would be 16 minutes.
+func controllerOptions() controller.Options {
+	return controller.Options{EnableWarmup: ptr.To(true), ReconciliationTimeout: reconcileTimeout, RateLimiter: kvpool.Retries()}
 }
 
 // Reconcile brings the Secrets of one pool's namespaces to what its spec says.

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -226,6 +227,20 @@ func TestBudget(t *testing.T) {
 	}
 	if told := news(nil, now, []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "old"}}}); len(told) != 3 || !strings.Contains(told[2].note, "within 7 days") {
 		t.Errorf("%+v", told)
+	}
+}
+
+func TestTheNextTryIsNearHoweverLongAFailureWentOn(t *testing.T) {
+	limiter := controllerOptions().RateLimiter
+	if limiter == nil {
+		t.Fatal("waits after failures are controller-runtime's, which grow to 1,000 s")
+	}
+	longest := time.Duration(0)
+	for range 1000 {
+		longest = max(longest, limiter.When(reconcile.Request{}))
+	}
+	if longest > 15*time.Second {
+		t.Errorf("the longest wait is %v", longest)
 	}
 }
 
