@@ -19,6 +19,7 @@ import (
 	"io"
 	"math/big"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
@@ -392,6 +393,30 @@ func Overdue(data Data) time.Time {
 	}
 	life := certificates[0].NotAfter.Sub(certificates[0].NotBefore)
 	return certificates[0].NotAfter.Add(-life / 3)
+}
+
+// SameHolder says whether a Secret holds a key and a certificate in the name that another Secret's certificate has, signed by an authority of the other's bundle.
+// It may have ended.
+func SameHolder(data, other Data) bool {
+	held, err := parsePair(data[KeyCertificate], data[KeyPrivateKey])
+	if err != nil {
+		return false
+	}
+	certificates, err := parseCertificates(other[KeyCertificate])
+	if err != nil {
+		return false
+	}
+	authorities, err := parseCertificates(other[KeyCABundle])
+	if err != nil {
+		return false
+	}
+	holder, err := IdentityOf(held.certificate)
+	if err != nil {
+		return false
+	}
+	wanted, err := IdentityOf(certificates[0])
+	return err == nil && holder == wanted &&
+		slices.ContainsFunc(authorities, func(authority *x509.Certificate) bool { return signs(authority, held.certificate) })
 }
 
 func certificatePEM(der []byte) []byte {

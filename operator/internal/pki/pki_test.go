@@ -87,6 +87,36 @@ func TestCertificatesAreMadeAnewWhenTheySayTheWrongThing(t *testing.T) {
 
 // At no moment of a change of authorities does a member hold a certificate that another member does not trust, however long each takes
 // to read its files, as long as that is less than the promotion delay.
+func TestWhoHoldsACertificateOfTheSameName(t *testing.T) {
+	authority, _ := mustAuthority(t, nil, start)
+	now, _ := mustCertificate(t, authority, nil, nodeRequest(), start)
+	earlier, _ := mustCertificate(t, authority, nil, nodeRequest(), start.Add(-certificateLifetime))
+	others := nodeRequest()
+	others.Identity.Name = "other"
+	other, _ := mustCertificate(t, authority, nil, others, start)
+	stranger, _ := mustAuthority(t, nil, start)
+	forged, _ := mustCertificate(t, stranger, nil, nodeRequest(), start)
+	for name, c := range map[string]struct {
+		data Data
+		same bool
+	}{
+		"itself":                        {now, true},
+		"an earlier one":                {earlier, true},
+		"another's":                     {other, false},
+		"another authority's":           {forged, false},
+		"another authority's, bundled":  {withBundle(forged, authority), false},
+		"a certificate without its key": {Data{KeyCertificate: now[KeyCertificate], KeyPrivateKey: other[KeyPrivateKey]}, false},
+		"nothing":                       {Data{"mine": []byte("x")}, false},
+	} {
+		if got := SameHolder(c.data, now); got != c.same {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if SameHolder(now, Data{KeyCertificate: now[KeyCertificate]}) || SameHolder(now, Data{KeyCABundle: now[KeyCABundle]}) {
+		t.Error("it is the same as what says nothing")
+	}
+}
+
 func TestAuthorityChangesWithoutAGap(t *testing.T) {
 	authority, _ := mustAuthority(t, nil, start)
 	data := authority.Data()

@@ -38,6 +38,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/controller/kvpool"
+	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/render"
 )
 
@@ -315,14 +316,20 @@ func (r *Reconciler) write(ctx context.Context, secret, held *corev1.Secret) *fi
 	return &finding{v1alpha1.ReasonApplyFailed, fmt.Sprintf("make Secret %s/%s: %v", secret.Namespace, secret.Name, err)}
 }
 
-// taken says whether the Secret of a name is another than the operator's. The cache may lag, and shows only what has the pool's labels.
+// taken says whether the Secret of a name is another than the operator's. The cache may lag, and shows only what has the pool's labels. The operator's own Secret,
+// which holds a certificate that the pool's authority has signed for the namespace, gets back the labels that somebody took from it.
 func (r *Reconciler) taken(ctx context.Context, secret *corev1.Secret) *finding {
-	there := &metav1.PartialObjectMetadata{}
-	there.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(secret), there); err == nil && there.Labels[v1alpha1.LabelPoolUID] == secret.Labels[v1alpha1.LabelPoolUID] && there.Labels[v1alpha1.LabelPool] == secret.Labels[v1alpha1.LabelPool] {
+	there := &corev1.Secret{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(secret), there); err != nil {
+		return &finding{v1alpha1.ReasonCredentialsAwaited, fmt.Sprintf("look for Secret %s/%s: %v", secret.Namespace, secret.Name, err)}
+	}
+	if of, uid, ok := poolOf(there); ok && string(uid) == secret.Labels[v1alpha1.LabelPoolUID] && of.Name == secret.Labels[v1alpha1.LabelPool] && of.Namespace == secret.Labels[v1alpha1.LabelPoolNamespace] {
 		return &finding{v1alpha1.ReasonCredentialsAwaited, "the Secret was made a moment ago"}
 	}
-	return &finding{v1alpha1.ReasonSidecarSecretTaken, fmt.Sprintf("Secret %s/%s exists, and the operator has not made it or it has lost its labels: delete it", secret.Namespace, secret.Name)}
+	if pki.SameHolder(there.Data, secret.Data) {
+		return r.write(ctx, secret, there)
+	}
+	return &finding{v1alpha1.ReasonSidecarSecretTaken, fmt.Sprintf("Secret %s/%s exists, and the operator has not made it: delete it", secret.Namespace, secret.Name)}
 }
 
 // sweep deletes a Secret whose pool is gone, or is another of the same name, if the API server itself says so.

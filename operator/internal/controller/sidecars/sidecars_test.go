@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -532,6 +533,25 @@ func TestAgainstAnAPIServer(t *testing.T) {
 			}
 			return err
 		})
+	})
+	t.Run("a Secret that has lost its labels gets them back", func(t *testing.T) {
+		before, err := w.secret(t.Context(), pool, "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		bare := before.DeepCopy()
+		bare.Labels = nil
+		if err := w.Update(t.Context(), bare); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "its labels stay lost", func(ctx context.Context) error {
+			now, err := w.secret(ctx, pool, "shop")
+			if err == nil && (!maps.Equal(now.Labels, before.Labels) || now.UID != before.UID || len(now.Data) != len(before.Data)) {
+				return fmt.Errorf("it has labels %v and %d entries", now.Labels, len(now.Data))
+			}
+			return err
+		})
+		w.says(t, pool, "shop", v1alpha1.SidecarsReady, "", 0)
 	})
 	t.Run("Secrets that cannot be deleted take nothing from other namespaces", func(t *testing.T) {
 		w.create(t, w.leftover(pool, "taken"))
