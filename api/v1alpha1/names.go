@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -67,7 +68,12 @@ func SidecarSecretName(pool string, uid types.UID, namespace string) string {
 
 // SidecarIdentity names a namespace in its certificate. No name of a memory node or Deployment has a dot, and no namespace's has one, so that none begins
 // with another.
-func SidecarIdentity(namespace string) string { return namespace + ".sidecars" }
+func SidecarIdentity(namespace string) string { return namespace + sidecars }
+
+const sidecars = ".sidecars"
+
+// OfSidecar says whether a client's name is a sidecar's. Another client that calls itself so gains nothing: memory nodes end its sessions all the same.
+func OfSidecar(client string) bool { return strings.Contains(client, sidecars+"-") }
 
 // MemoryNodeName names the MemoryNode (and its pod) of one ordinal of a memory pool.
 func MemoryNodeName(pool, memoryPool string, ordinal int32) string {

@@ -165,6 +165,11 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 	if c.answering[process] != nil {
 		return answers, known
 	}
+	// A sidecar has no agent, and the operator does not read its pod. It may live, as one that a single memory node did not hear for a while does, and a fence would
+	// end it. That memory node has ended its session, and clients repair what it left.
+	if v1alpha1.OfSidecar(reported.GetName()) {
+		return unknown, known
+	}
 	// This process was never heard. Its pod may have had too little processor time to answer. The cache may not show the pod yet, or only the end of the process before.
 	if d.Unlisted[reported.GetName()] {
 		return unknown, known

@@ -312,6 +312,9 @@ func TestDeaths(t *testing.T) {
 			w.report(0, ofA)
 		}, cause: v1alpha1.CauseMemoryNodeReport, of: "a"},
 		{name: "a report of a client that Kubernetes does not know", do: func(w *ward) { w.report(0, library); w.report(1, library) }, cause: v1alpha1.CauseMemoryNodeReport, of: "etl", keeps: true},
+		{name: "a report of a sidecar, of which neither agent nor kubelet tells", do: func(w *ward) {
+			w.report(0, &farpoolv1alpha1.DeadClient{Process: 0x78, Name: v1alpha1.SidecarIdentity("shop") + "-web-1", Slots: 1, Segments: 2})
+		}, keeps: true},
 		{name: "a report of one of which nothing is left", do: func(w *ward) { w.report(0, &farpoolv1alpha1.DeadClient{Process: 0x77, Name: "etl"}) }, keeps: true},
 		{name: "a report of a process that nobody can name", do: func(w *ward) { w.report(0, &farpoolv1alpha1.DeadClient{Name: "x", Slots: 1}) }, keeps: true},
 		{name: "a report of a pod that has not been heard yet", do: func(w *ward) {
