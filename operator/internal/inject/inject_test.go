@@ -462,6 +462,26 @@ func TestOthersChangeThePodMeanwhile(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, change := range map[string]func(){
+		volumeCredentials: func() {
+			named(objects(pod, "spec", "volumes"), volumeCredentials)["secret"].(object)["secretName"] = "mine"
+		},
+		volumeNoToken: func() {
+			volume := named(objects(pod, "spec", "volumes"), volumeNoToken)
+			delete(volume, "emptyDir")
+			volume["projected"] = object{"sources": []any{}}
+		},
+	} {
+		pod = decoded(t, changed)
+		change()
+		raw, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Pod(raw, "shop", oneCluster(), Settings{}); AsRefusal(err) == nil || AsRefusal(err).Reason != VolumeTaken {
+			t.Errorf("another volume %s: %v", name, err)
+		}
+	}
 	// A pool that was made anew meanwhile has no image yet.
 	fresh := oneCluster()
 	fresh["data/cache"].Status = v1alpha1.KVPoolStatus{}
