@@ -281,14 +281,19 @@ func (r *Reconciler) carryOut(ctx context.Context, pool *v1alpha1.KVPool, held m
 	for _, told := range news(pool.Status.Sidecars, status, removed) {
 		r.recorder.Eventf(pool, nil, told.kind, told.reason, told.action, "%s", told.note)
 	}
+	return reconcile.Result{RequeueAfter: d.lookAgain(status, r.options.Clock.Now())}, kept
+}
+
+// lookAgain says after how long a pool is looked at again, though nothing tells of it: a certificate is due, or a namespace waits. 0: never.
+func (d *decision) lookAgain(status *v1alpha1.SidecarsStatus, now time.Time) time.Duration {
 	again := time.Duration(0)
 	if !d.renewAt.IsZero() {
-		again = max(d.renewAt.Sub(r.options.Clock.Now()), time.Second)
+		again = max(d.renewAt.Sub(now), time.Second)
 	}
 	if status != nil && slices.ContainsFunc(status.Namespaces, func(entry v1alpha1.SidecarNamespaceStatus) bool { return entry.State == v1alpha1.SidecarsPending }) {
 		again = min(cmp.Or(again, pendingRetry), pendingRetry)
 	}
-	return reconcile.Result{RequeueAfter: again}, kept
+	return again
 }
 
 // write makes a Secret, or changes the one that the operator has made. A Secret of somebody else is left alone.

@@ -163,6 +163,44 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// What a paused pool has is renewed as if it were not paused, because its sidecars go on.
+func TestCertificatesOfAPausedPool(t *testing.T) {
+	o := observedWith(t, "shop")
+	o.held = decide(o).secrets
+	o.pool.Spec.Management = v1alpha1.ManagementPaused
+	o.now = start.Add(lifetime/2 + time.Minute)
+	d := decide(o)
+	if renewed := d.secrets["shop"]; renewed == nil || d.status[0].State != v1alpha1.SidecarsReady || certificateOf(t, renewed.Data).Equal(certificateOf(t, o.held["shop"].Data)) {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A pool is looked at again when the first certificate is due, and soon while a namespace waits.
+func TestWhenAPoolIsLookedAtAgain(t *testing.T) {
+	o := observedWith(t, "shop")
+	d := decide(o)
+	ready := d.statusWith(nil)
+	waits := d.statusWith(map[string]finding{"shop": {v1alpha1.ReasonNamespaceMissing, ""}})
+	nothing := &decision{}
+	for name, c := range map[string]struct {
+		d      *decision
+		status *v1alpha1.SidecarsStatus
+		now    time.Time
+		want   time.Duration
+	}{
+		"all is well":                {&d, ready, start, d.renewAt.Sub(start)},
+		"a certificate is due":       {&d, ready, d.renewAt.Add(time.Hour), time.Second},
+		"a namespace waits":          {&d, waits, start, pendingRetry},
+		"both":                       {&d, waits, d.renewAt, time.Second},
+		"one waits that has nothing": {nothing, waits, start, pendingRetry},
+		"no namespace is listed":     {nothing, nil, start, 0},
+	} {
+		if got := c.d.lookAgain(c.status, c.now); got != c.want {
+			t.Errorf("%s: after %v, not %v", name, got, c.want)
+		}
+	}
+}
+
 // Why a namespace waits, and which namespaces lose what they have.
 func TestWhoWaits(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -533,6 +571,26 @@ func TestAgainstAnAPIServer(t *testing.T) {
 			}
 			return err
 		})
+	})
+	t.Run("the API server itself says which pools are gone, and the operator's flags where it may write", func(t *testing.T) {
+		// A reconciler whose cache does not show the pool.
+		r := &Reconciler{client: w.Client, live: w.Client, options: Options{Clock: clock.RealClock{}, SecretNamespace: secretNamespace, Namespaces: []string{"shop"}}}
+		now, err := w.secret(t.Context(), pool, "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.sweep(t.Context(), client.ObjectKeyFromObject(pool), pool.UID, now.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		if there, err := w.secret(t.Context(), pool, "shop"); err != nil || there.UID != now.UID {
+			t.Errorf("the Secret of a pool that is there is gone: %v", err)
+		}
+		unlisted := pool.DeepCopy()
+		unlisted.Spec.Sidecars = nil
+		o, err := r.observe(t.Context(), unlisted, nil)
+		if err != nil || !o.watches("shop") || o.watches("web") {
+			t.Errorf("it writes elsewhere than it may: %v", err)
+		}
 	})
 	t.Run("a Secret that has lost its labels gets them back", func(t *testing.T) {
 		before, err := w.secret(t.Context(), pool, "shop")
