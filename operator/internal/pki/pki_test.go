@@ -186,6 +186,23 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 	}
 }
 
+func TestAnAuthorityIsHeldOrNot(t *testing.T) {
+	made, _ := mustAuthority(t, nil, start)
+	held, err := HeldAuthority(made.Data(), rand.Reader)
+	if err != nil || held == nil || !bytes.Equal(held.Bundle(), made.Bundle()) {
+		t.Fatalf("%v %v", held, err)
+	}
+	if certificate, changed := mustCertificate(t, held, nil, nodeRequest(), start); !changed || len(certificate[KeyCertificate]) == 0 {
+		t.Error("it signs nothing")
+	}
+	if none, err := HeldAuthority(nil, rand.Reader); none != nil || err != nil {
+		t.Errorf("nothing is held: %v %v", none, err)
+	}
+	if _, err := HeldAuthority(Data{KeyCertificate: []byte("x")}, rand.Reader); err == nil {
+		t.Error("it is damaged")
+	}
+}
+
 func TestIdentityIsOneURI(t *testing.T) {
 	authority, _ := mustAuthority(t, nil, start)
 	made, err := authority.sign(nodeRequest(), start, time.Hour)
