@@ -26,7 +26,7 @@ constexpr Millis kBound = session::kClockSlack / kMillisecond + 2;
 class SetExpiry final : public Editor {
  public:
   explicit SetExpiry(Millis expires) : expires_(expires) {}
-  void show_times(std::uint64_t expires, std::uint64_t) override { before = expires; }
+  void show(const About& about) override { before = about.expires; }
   Edit edit(std::optional<std::string_view> value) override {
     found = value.has_value();
     return found ? Edit::put(std::string(*value), expires_) : Edit::keep();
@@ -84,15 +84,18 @@ class PoolExpiryTest : public PoolTest, public ::testing::WithParamInterface<Pro
     run(client, get_into(client, key, value));
     return value;
   }
-  static Task<void> expiry_into(Client& client, std::string key, std::optional<Millis>& into) {
-    const auto expiry = co_await client.pool->expiry(key);
-    EXPECT_TRUE(expiry.ok()) << expiry.status().message();
-    if (expiry.ok()) into = *expiry;
+  static Task<void> get_status(Client& client, std::string key, base::Status& into) {
+    into = (co_await client.pool->get(key)).status();
+  }
+  static Task<void> read_into(Client& client, std::string key, std::optional<Value>& into) {
+    const auto value = co_await client.pool->read(key);
+    EXPECT_TRUE(value.ok()) << value.status().message();
+    if (value.ok()) into = *value;
   }
   std::optional<Millis> expiry(Client& client, const std::string& key) {
-    std::optional<Millis> expiry;
-    run(client, expiry_into(client, key, expiry));
-    return expiry;
+    std::optional<Value> value;
+    run(client, read_into(client, key, value));
+    return value ? std::optional(value->expires) : std::nullopt;
   }
   static Task<void> edit_by(Client& client, std::string key, Editor& editor) {
     const base::Status status = co_await client.pool->modify(key, editor);
@@ -319,6 +322,67 @@ TEST_P(PoolExpiryTest, MemoryOfExpiredKeysIsUsedAgainThoughNobodyAsksForThem) {
   const std::uint64_t before = expired_keys();
   ASSERT_TRUE(run_until([&] { return expired_keys() > before; }));
   EXPECT_EQ(*count(b), 100u);
+}
+
+// Sets a key to an image of another type.
+class SetImage final : public Editor {
+ public:
+  SetImage(Type type, Millis expires) : type_(type), expires_(expires) {}
+  bool takes(Type type) const override { return type == type_; }
+  Edit edit(std::optional<std::string_view> value) override {
+    found = value.has_value();
+    return Edit::put(std::string(value.value_or("image")) + "+", expires_, type_);
+  }
+  bool found = false;
+
+ private:
+  const Type type_;
+  const Millis expires_;
+};
+
+TEST_P(PoolExpiryTest, ValuesOfOtherTypesAreKeptApartAndExpireAsStringsDo) {
+  reclaims_ = false;
+  publish(map_of(1));
+  Client& a = connected();
+  const Millis expires = time(a) + 500;
+  constexpr auto kLater = static_cast<Type>(0x7f);
+  for (const Type type : {Type::hash, kLater}) {
+    const std::string key = "image" + std::to_string(static_cast<int>(type));
+    SetImage set(type, Edit::kAsBefore), expiring(type, expires);
+    run(a, edit_by(a, key, set));
+    run(a, edit_by(a, key, expiring));
+    EXPECT_TRUE(expiring.found);
+    run(a, edit_by(a, key, set));  // keeps the expiry
+    std::optional<Value> value;
+    run(a, read_into(a, key, value));
+    EXPECT_EQ(value, (Value{"image+++", type, expires}));
+    base::Status refused;
+    run(a, get_status(a, key, refused));
+    EXPECT_TRUE(is_other_kind(refused)) << refused.message();
+    EXPECT_EQ(edit(a, key, NamedEdit::Name::append, "x").refusal, NamedEdit::Refusal::other_kind);
+    EXPECT_EQ(edit(a, key, NamedEdit::Name::take).refusal, NamedEdit::Refusal::other_kind);
+    EXPECT_TRUE(edit(a, key, NamedEdit::Name::insert, "x").existed);
+    run(a, read_into(a, key, value));
+    EXPECT_EQ(value, (Value{"image+++", type, expires}));
+  }
+  pass(600 * kMillisecond);
+  std::optional<Value> value;
+  run(a, read_into(a, "image1", value));
+  EXPECT_FALSE(value.has_value());
+  EXPECT_FALSE(edit(a, "image1", NamedEdit::Name::append, "x").existed);
+  EXPECT_EQ(get(a, "image1"), "x");
+  EXPECT_EQ(scan(a).count("image127"), 0u);
+  EXPECT_EQ(*count(a), 2u);
+}
+
+TEST_P(PoolExpiryTest, MemoryOfExpiredHashesIsUsedAgain) {
+  publish(map_of(1));
+  Client& a = connected();
+  const Millis expires = time(a) + 500;
+  SetImage set(Type::hash, expires);
+  for (int i = 0; i < 20; ++i) run(a, edit_by(a, "hash" + std::to_string(i), set));
+  ASSERT_TRUE(run_until([this] { return expired_keys() >= 20; })) << expired_keys();
+  EXPECT_EQ(*count(a), 0u);
 }
 
 TEST_P(PoolExpiryTest, AFlushFindsWhatHasExpired) {

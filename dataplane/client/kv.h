@@ -3,14 +3,16 @@
 // index, atomic across all clients of the pool.
 //
 // A value may expire: a key whose value has is absent to every call but count(). The pool's clock decides, which all
-// clients share within a bound (docs/adr/0038-expiry.md). A value of a kind that the call does not know is an error, for
-// which is_other_kind() holds; nothing was done.
+// clients share within a bound (docs/adr/0038-expiry.md). A value is a string, or the image of another type
+// (docs/adr/0039-hashes.md). One that the call does not take is an error, for which is_other_kind() holds; nothing was
+// done.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -29,6 +31,7 @@ using index::Millis;
 using index::NamedEdit;
 using index::Page;
 using index::Stored;
+using index::Type;
 
 inline base::Status other_kind() {
   return {base::Code::invalid_argument, "WRONGTYPE Operation against a key holding the wrong kind of value"};
@@ -37,7 +40,15 @@ inline bool is_other_kind(const base::Status& status) {
   return status.code() == base::Code::invalid_argument && status.message().starts_with("WRONGTYPE ");
 }
 
-// Shows an editor a string and when it expires, and makes what it decides into what is kept. A value that the editor
+// A value of any type: a string, or the image of another type.
+struct Value {
+  std::string text;
+  Type type = Type::string;
+  Millis expires = kNoExpiry;
+  friend bool operator==(const Value&, const Value&) = default;
+};
+
+// Shows an editor a value and what is known of it, and makes what it decides into what is kept. A value that the editor
 // puts expires as before, unless the editor says when.
 class StoredEditor final : public Editor {
  public:
@@ -47,17 +58,19 @@ class StoredEditor final : public Editor {
   Edit edit(std::optional<std::string_view> kept) override {
     std::optional<Stored> stored;
     if (kept) stored = Stored::parse(*kept);
-    refused_ = kept && !stored;
-    if (refused_) return Edit::keep();
+    const bool unknown = kept && !stored;
     if (stored && stored->expired(now_)) stored.reset();
-    const Millis expires = stored ? stored->expires : kNoExpiry;
-    editor_.show_times(expires, now_);
+    refused_ = unknown || (stored && !editor_.takes(stored->type));
+    if (refused_) return Edit::keep();
+    const About about = stored ? About{stored->type, stored->expires, now_} : About{.now = now_};
+    editor_.show(about);
     Edit edit = editor_.edit(stored ? std::optional(stored->text) : std::nullopt);
-    if (edit.kind == Edit::Kind::put)
-      Stored::seal(edit.value, edit.expires == Edit::kAsBefore ? expires : edit.expires);
+    if (edit.kind == Edit::Kind::put) {
+      Stored::seal(edit.value, edit.expires == Edit::kAsBefore ? about.expires : edit.expires, edit.type);
+    }
     return edit;
   }
-  // Says whether the value was of a kind that has no strings.
+  // Says whether the value was of a kind that the editor does not take.
   bool refused() const { return refused_; }
 
  private:
@@ -73,31 +86,45 @@ inline base::Status open_stored(std::optional<std::string>& value, Millis now) {
   if (!stored) return other_kind();
   if (stored->expired(now)) {
     value.reset();
+  } else if (stored->type != Type::string) {
+    return other_kind();
   } else {
     value->resize(stored->text.size());
   }
   return {};
 }
 
+// Makes what is kept into a value of its type; nothing if it has expired.
+inline base::Result<std::optional<Value>> open_value(std::optional<std::string> kept, Millis now) {
+  if (!kept) return std::optional<Value>();
+  const std::optional<Stored> stored = Stored::parse(*kept);
+  if (!stored) return other_kind();
+  if (stored->expired(now)) return std::optional<Value>();
+  Value value{.type = stored->type, .expires = stored->expires};
+  kept->resize(stored->text.size());
+  value.text = std::move(*kept);
+  return std::optional(std::move(value));
+}
+
 class Kv {
  public:
   virtual ~Kv() = default;
 
-  // The value may use the memory of `room`.
+  // Returns the string that the key has. The value may use the memory of `room`.
   virtual task::Task<base::Result<std::optional<std::string>>> get(std::string_view key, std::string room = {}) = 0;
   // Sets the key, whether or not it exists, and when it expires.
   virtual task::Task<base::Status> put(std::string_view key, std::string_view value, Millis expires = kNoExpiry) = 0;
   // Returns whether the key existed.
   virtual task::Task<base::Result<bool>> erase(std::string_view key) = 0;
   // Reads, decides and writes as one atomic step. With status unknown_outcome it may or may not have taken effect.
-  // The editor sees strings, not what is kept.
+  // The editor sees strings or images of types that it takes, not what is kept.
   virtual task::Task<base::Status> modify(std::string_view key, Editor& editor) = 0;
-  // Returns when the key's value expires, kNoExpiry: never; nothing if there is no such key.
-  virtual task::Task<base::Result<std::optional<Millis>>> expiry(std::string_view key) = 0;
+  // Returns the key's value, whatever its type; nothing if there is no such key.
+  virtual task::Task<base::Result<std::optional<Value>>> read(std::string_view key) = 0;
   // Returns the pool's time. Waits for it as an operation waits for a memory node.
   virtual task::Task<base::Result<Millis>> time() = 0;
   // Returns one value per key; reads them in parallel, each on its own (no snapshot across keys).
-  virtual task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
+  virtual task::Task<base::Result<std::vector<std::optional<Value>>>> multi_read(
       std::vector<std::string_view> keys) = 0;
   // Returns the number of keys in the pool. It is exact when nothing changes, and includes every change that the same
   // client had acknowledged before the call. Keys that have expired count until they are removed.
@@ -108,6 +135,8 @@ class Kv {
   virtual task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count, Keys keys = Keys::live) = 0;
   // Returns some key by chance, though not every key with the same chance; nothing if there was none.
   virtual task::Task<base::Result<std::optional<std::string>>> any_key() = 0;
+  // Returns a random number, of which every bit is drawn.
+  virtual std::uint64_t random() = 0;
 };
 
 }  // namespace farpool::client

@@ -34,25 +34,23 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key, std::st
   }
 }
 
-Task<Result<std::optional<Millis>>> Pool::expiry(std::string_view key) {
+Task<Result<std::optional<Value>>> Pool::read(std::string_view key) {
   Account account(*this, Operation::get);
   for (;;) {
     std::optional<Borrowed> bond = borrow_now(key, account);
     if (!bond) {
       if (Status none = co_await borrow(key, account, bond); !none.ok()) co_return none;
     }
-    const Result<std::optional<std::string>> value = co_await bond->table().lookup(key, account.deadline, account.cost);
-    if (!value.ok()) {
-      const bool retry = co_await again(value.status(), *bond, account);
+    Result<std::optional<std::string>> kept = co_await bond->table().lookup(key, account.deadline, account.cost);
+    if (!kept.ok()) {
+      const bool retry = co_await again(kept.status(), *bond, account);
       if (retry) continue;
+      account.close(kept.code());
+      co_return kept.status();
     }
+    Result<std::optional<Value>> value = open_value(std::move(*kept), clock());
     account.close(value.code());
-    if (!value.ok()) co_return value.status();
-    if (!*value) co_return std::nullopt;
-    const std::optional<Stored> stored = Stored::parse(**value);
-    if (!stored) co_return std::optional(kNoExpiry);  // values of other kinds do not expire
-    if (stored->expired(clock())) co_return std::nullopt;
-    co_return std::optional(stored->expires);
+    co_return value;
   }
 }
 
@@ -105,7 +103,7 @@ Task<Status> Pool::put(std::string_view key, std::string_view value, Millis expi
 
 Task<Status> Pool::put_sealed(std::string_view key, std::string_view value, Millis expires) {
   std::string kept;
-  kept.reserve(value.size() + Stored::kExpiryBytes);
+  kept.reserve(value.size() + Stored::kMostTailBytes);
   kept += value;
   Stored::seal(kept, expires);
   co_return co_await change<Status>(key, Operation::put, [key, &kept](index::Table& table, Account& account) {
@@ -174,17 +172,16 @@ Task<Status> Pool::modify_by_editor(std::string_view key, Editor& editor) {
   co_return status;
 }
 
-Task<void> Pool::get_into(std::string_view key, Result<std::optional<std::string>>& into) { into = co_await get(key); }
+Task<void> Pool::read_into(std::string_view key, Result<std::optional<Value>>& into) { into = co_await read(key); }
 
-Task<Result<std::vector<std::optional<std::string>>>> Pool::multi_get(std::vector<std::string_view> keys) {
-  std::vector<Result<std::optional<std::string>>> results(
-      keys.size(), Result<std::optional<std::string>>(std::optional<std::string>()));
+Task<Result<std::vector<std::optional<Value>>>> Pool::multi_read(std::vector<std::string_view> keys) {
+  std::vector<Result<std::optional<Value>>> results(keys.size(), Result<std::optional<Value>>(std::optional<Value>()));
   task::Scope scope;
-  for (std::size_t i = 0; i < keys.size(); ++i) scope.spawn(get_into(keys[i], results[i]));
+  for (std::size_t i = 0; i < keys.size(); ++i) scope.spawn(read_into(keys[i], results[i]));
   co_await scope.join();
-  std::vector<std::optional<std::string>> values;
+  std::vector<std::optional<Value>> values;
   values.reserve(keys.size());
-  for (Result<std::optional<std::string>>& result : results) {
+  for (Result<std::optional<Value>>& result : results) {
     if (!result.ok()) co_return result.status();
     values.push_back(std::move(*result));
   }

@@ -39,7 +39,7 @@ class OperationsTest : public PoolTest {
  protected:
   static Task<void> many_into(Client& client, std::vector<std::string> keys, base::Status& into) {
     const std::vector<std::string_view> views(keys.begin(), keys.end());
-    into = (co_await client.pool->multi_get(views)).status();
+    into = (co_await client.pool->multi_read(views)).status();
   }
   static Task<void> repair_into(Client& client, Nanos time, std::vector<Pool::Repair>& into) {
     into = co_await client.pool->repair(client.port->now() + time);

@@ -17,8 +17,9 @@
 // Options::operation_deadline, and is tried again if an attempt did nothing. It ends with one of
 //
 //   ok
-//   too_large        the key or the value is too large; nothing was done. A value that expires may be nine bytes shorter
-//                    than others, and one that ends with a byte above 0xf7 one byte (index/stored.h)
+//   too_large        the key or the value is too large; nothing was done. A string that expires may be nine bytes shorter
+//                    than others, one that ends with a byte above 0xf7 one byte, and an image two or ten
+//                    (index/stored.h)
 //   out_of_memory    the node that serves the key is full; nothing was done
 //   timed_out        nothing was done by the deadline
 //   locked           a lock of the key has stood past the pool's failure timeout; the message names the holder; nothing
@@ -157,13 +158,13 @@ class Pool final : public Kv {
   task::Task<base::Status> put(std::string_view key, std::string_view value, Millis expires = kNoExpiry) override;
   task::Task<base::Result<bool>> erase(std::string_view key) override;
   task::Task<base::Status> modify(std::string_view key, Editor& editor) override;
-  task::Task<base::Result<std::optional<Millis>>> expiry(std::string_view key) override;
+  task::Task<base::Result<std::optional<Value>>> read(std::string_view key) override;
   task::Task<base::Result<Millis>> time() override;
-  task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
-      std::vector<std::string_view> keys) override;
+  task::Task<base::Result<std::vector<std::optional<Value>>>> multi_read(std::vector<std::string_view> keys) override;
   task::Task<base::Result<std::uint64_t>> count() override;
   task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count, Keys keys = Keys::live) override;
   task::Task<base::Result<std::optional<std::string>>> any_key() override;
+  std::uint64_t random() override { return port_.random(); }
 
  private:
   struct Bond;     // a session with a node, and the table behind it
@@ -207,7 +208,7 @@ class Pool final : public Kv {
   task::Task<base::Status> modify_by_editor(std::string_view key, Editor& editor);
   // Returns the pool's time; 0 before the first session is open.
   Millis clock() { return clock_.now(port_.now()) / base::kMillisecond; }
-  task::Task<void> get_into(std::string_view key, base::Result<std::optional<std::string>>& into);
+  task::Task<void> read_into(std::string_view key, base::Result<std::optional<Value>>& into);
 
   task::Task<void> follow_map();
   void adopt(map::Map map);

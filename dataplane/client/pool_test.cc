@@ -37,8 +37,8 @@ Task<void> everything_once(Pool& pool) {
   EXPECT_TRUE((co_await pool.modify("a", editor)).ok());
   EXPECT_TRUE((co_await pool.modify("b", editor)).ok());
   std::vector<std::string_view> keys{"a", "nope", "b"};
-  auto values = co_await pool.multi_get(std::move(keys));
-  EXPECT_EQ(values.value(), (std::vector<std::optional<std::string>>{"12", std::nullopt, "2"}));
+  auto values = co_await pool.multi_read(std::move(keys));
+  EXPECT_EQ(values.value(), (std::vector<std::optional<Value>>{Value{"12"}, std::nullopt, Value{"2"}}));
   EXPECT_EQ((co_await pool.erase("a")).value(), true);
   EXPECT_EQ((co_await pool.erase("a")).value(), false);
   EXPECT_EQ((co_await pool.get("a")).value(), std::nullopt);

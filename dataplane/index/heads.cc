@@ -70,7 +70,7 @@ class Ends {
 
   // `look` is what has been read of the extent.
   void add(Head& head, std::uint64_t key_bytes, std::uint64_t value_bytes, base::Bytes look) {
-    const std::uint64_t tail = std::min<std::uint64_t>(value_bytes, Stored::kExpiryBytes);
+    const std::uint64_t tail = std::min<std::uint64_t>(value_bytes, Stored::kMostTailBytes);
     const std::uint64_t end = layout::kExtentHeader + key_bytes + value_bytes, begin = end - tail;
     if (end <= look.size()) return take(head, look.subspan(begin, tail));
     const std::uint64_t from = begin / 8 * 8, to = base::round_up(end, 8);

@@ -3,8 +3,9 @@
 // name sends it there, which takes one trip, and says what came of it. For every other protocol they are editors. All of
 // it is in this header, because the front end links no protocol.
 //
-// They know the form in which values are kept (index/stored.h): a value that has expired counts as absent, and a value
-// that is edited keeps its expiry.
+// They know the form in which values are kept (index/stored.h): a value that has expired counts as absent, a value
+// that is edited keeps its expiry, and one that is no string is removed or overwritten by those alone that need not read
+// it.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +78,9 @@ class NamedEdit final : public Editor {
   NamedEdit* named() override { return name_ == Name::expire ? nullptr : this; }
 
  private:
+  bool reads_the_value() const;
   Edit refuse(Refusal refusal);
+  Edit refuse_kind();
   Edit set() const;
   Edit keeping(Edit edit);
   Edit change(std::optional<std::string_view> value);
@@ -101,10 +104,7 @@ inline Edit NamedEdit::edit(std::optional<std::string_view> kept) {
   std::optional<Stored> stored;
   if (kept) {
     stored = Stored::parse(*kept);
-    if (!stored && name_ != Name::remove && name_ != Name::insert && name_ != Name::update) {
-      outcome_.existed = true;
-      return refuse(Refusal::other_kind);
-    }
+    if (!stored && reads_the_value()) return refuse_kind();
     if (!stored) stored = Stored{};  // it exists, whatever it is
   }
   const bool expired = stored && stored->expired(now_);
@@ -116,6 +116,7 @@ inline Edit NamedEdit::edit(std::optional<std::string_view> kept) {
     if (name_ == Name::remove || name_ == Name::take) return Edit::erase();
     return change(std::nullopt);
   }
+  if (stored && stored->type != Type::string && reads_the_value()) return refuse_kind();
   if (stored) before_ = stored->expires;
   return change(stored ? std::optional(stored->text) : std::nullopt);
 }
@@ -124,12 +125,12 @@ inline void NamedEdit::set_outcome(Outcome outcome) {
   outcome_ = std::move(outcome);
   if (!outcome_.text) return;
   const std::optional<Stored> stored = Stored::parse(*outcome_.text);
-  if (!stored) {
-    outcome_.text.reset();
-    outcome_.refusal = Refusal::other_kind;
-  } else if (name_ != Name::add_float && stored->expired(now_)) {
+  if (stored && name_ != Name::add_float && stored->expired(now_)) {
     outcome_.text.reset();
     outcome_.existed = false;
+  } else if (!stored || stored->type != Type::string) {
+    outcome_.text.reset();
+    outcome_.refusal = Refusal::other_kind;
   } else {
     outcome_.text->resize(stored->text.size());
   }
@@ -137,7 +138,7 @@ inline void NamedEdit::set_outcome(Outcome outcome) {
 
 inline Edit NamedEdit::set() const {
   std::string value;
-  value.reserve(value_.size() + Stored::kExpiryBytes);
+  value.reserve(value_.size() + Stored::kMostTailBytes);
   value += value_;
   Stored::seal(value, expires_);
   return Edit::put(std::move(value));
@@ -182,9 +183,18 @@ inline Edit NamedEdit::change(std::optional<std::string_view> value) {
   return Edit::keep();
 }
 
+inline bool NamedEdit::reads_the_value() const {
+  return name_ != Name::insert && name_ != Name::update && name_ != Name::remove && name_ != Name::expire;
+}
+
 inline Edit NamedEdit::refuse(Refusal refusal) {
   outcome_.refusal = refusal;
   return Edit::keep();
+}
+
+inline Edit NamedEdit::refuse_kind() {
+  outcome_.existed = true;
+  return refuse(Refusal::other_kind);
 }
 
 inline Edit NamedEdit::add(std::optional<std::string_view> value) {
@@ -202,7 +212,7 @@ inline Edit NamedEdit::append(std::string_view value) {
   const std::size_t length = value.size() + value_.size();
   if (length > layout::kMaxValueBytes) return refuse(Refusal::beyond_value);
   std::string joined;
-  joined.reserve(length + Stored::kExpiryBytes);
+  joined.reserve(length + Stored::kMostTailBytes);
   joined += value;
   joined += value_;
   outcome_.number = static_cast<std::int64_t>(length);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are a value of a known kind or refused; a string with any expiry is read back as it was.
+// Any bytes are a value of a known kind or refused; a string or an image with any expiry is read back as it was.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +12,7 @@ namespace {
 
 using farpool::index::kNoExpiry;
 using farpool::index::Stored;
+using farpool::index::Type;
 
 }  // namespace
 
@@ -21,17 +22,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FARPOOL_CHECK(stored->text.size() <= bytes.size() && bytes.starts_with(stored->text));
     // What has another form than its own is no worse: it is read alike.
     std::string again(stored->text);
-    Stored::seal(again, stored->expires);
+    Stored::seal(again, stored->expires, stored->type);
     const auto same = Stored::parse(again);
-    FARPOOL_CHECK(same && same->text == stored->text && same->expires == stored->expires);
-    if (stored->expires != kNoExpiry) FARPOOL_CHECK(again == bytes);
+    FARPOOL_CHECK(same && same->text == stored->text && same->expires == stored->expires && same->type == stored->type);
+    if (stored->expires != kNoExpiry || stored->type != Type::string) FARPOOL_CHECK(again == bytes);
   } else {
     FARPOOL_CHECK(!bytes.empty() && static_cast<unsigned char>(bytes.back()) > Stored::kFirstKind);
   }
   const std::uint64_t expires = size % 2 == 0 ? kNoExpiry : size * 0x9e3779b97f4a7c15ull;
+  const auto type = static_cast<Type>(size % 3);
   std::string kept(bytes);
-  Stored::seal(kept, expires);
+  Stored::seal(kept, expires, type);
   const auto stored = Stored::parse(kept);
-  FARPOOL_CHECK(stored && stored->text == bytes && stored->expires == expires);
+  FARPOOL_CHECK(stored && stored->text == bytes && stored->expires == expires && stored->type == type);
   return 0;
 }

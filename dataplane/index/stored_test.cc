@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "index/named_edit.h"
@@ -13,10 +15,13 @@
 namespace farpool::index {
 namespace {
 
-std::string sealed(std::string text, Millis expires = kNoExpiry) {
-  Stored::seal(text, expires);
+std::string sealed(std::string text, Millis expires = kNoExpiry, Type type = Type::string) {
+  Stored::seal(text, expires, type);
   return text;
 }
+
+// A type of a later version.
+constexpr auto kLater = static_cast<Type>(0x7f);
 
 TEST(Stored, StringsAreKeptAsTheyAreUnlessTheyEndLikeAKind) {
   for (const std::string& text : {std::string(), std::string("red"), std::string("\0", 1), std::string("\xf8 red"),
@@ -33,19 +38,31 @@ TEST(Stored, WhatIsSealedIsReadBack) {
   std::vector<std::string> texts{"", "red", "\xf8", "\xf9", "\xff", std::string(8, '\0'), std::string(20, '\xf9')};
   for (const std::string& text : texts) {
     for (const Millis expires : {kNoExpiry, Millis{1}, Millis{1'700'000'000'000}, ~Millis{0}}) {
-      const std::string kept = sealed(text, expires);
-      const auto stored = Stored::parse(kept);
-      ASSERT_TRUE(stored.has_value());
-      EXPECT_EQ(stored->text, text);
-      EXPECT_EQ(stored->expires, expires);
+      for (const Type type : {Type::string, Type::hash, kLater}) {
+        const std::string kept = sealed(text, expires, type);
+        EXPECT_LE(kept.size(), text.size() + Stored::kMostTailBytes);
+        const auto stored = Stored::parse(kept);
+        ASSERT_TRUE(stored.has_value());
+        EXPECT_EQ(stored->text, text);
+        EXPECT_EQ(stored->expires, expires);
+        EXPECT_EQ(stored->type, type);
+        // Scans see the end alone.
+        const auto end =
+            Stored::parse(std::string_view(kept).substr(kept.size() - std::min(kept.size(), Stored::kMostTailBytes)));
+        ASSERT_TRUE(end.has_value());
+        EXPECT_EQ(end->expires, expires);
+      }
     }
   }
 }
 
 TEST(Stored, WhatHasNoMeaningIsRefused) {
-  for (int last = 0xfa; last <= 0xff; ++last) {
+  for (int last = 0xfc; last <= 0xff; ++last) {
     EXPECT_FALSE(Stored::parse(std::string(20, 'a') + static_cast<char>(last)).has_value());
   }
+  EXPECT_FALSE(Stored::parse("\xfa").has_value());
+  EXPECT_FALSE(Stored::parse(std::string("a\0\xfa", 3)).has_value()) << "a type that says string";
+  EXPECT_FALSE(Stored::parse("\x01too few\xfb").has_value());
   EXPECT_FALSE(Stored::parse("short\xf9").has_value());
   EXPECT_FALSE(Stored::parse(std::string(8, '\0') + '\xf9').has_value()) << "an expiry that says never";
 }
@@ -59,9 +76,16 @@ TEST(Stored, ExpiresWhenItsTimeHasPassed) {
   EXPECT_FALSE(Stored::parse(lasting)->expired(std::numeric_limits<Millis>::max()));
 }
 
-TEST(NamedEdits, RefuseAValueOfAKindThatTheyDoNotKnow) {
+class NamedEditsOfOthers : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, NamedEditsOfOthers,
+                         ::testing::Values("of a later version\xff", sealed("a hash", kNoExpiry, Type::hash),
+                                           sealed("of a later version", kNoExpiry, kLater),
+                                           sealed("a hash", 1000, Type::hash)));
+
+TEST_P(NamedEditsOfOthers, RefuseAValueThatIsNoString) {
   using Name = NamedEdit::Name;
-  const std::string other = "a hash, perhaps\xfa";
+  const std::string other = GetParam();
   for (const Name name : {Name::swap, Name::take, Name::add, Name::append, Name::overlay, Name::add_float}) {
     NamedEdit edit(name, "1");
     EXPECT_EQ(edit.edit(other).kind, Edit::Kind::keep);
@@ -71,10 +95,23 @@ TEST(NamedEdits, RefuseAValueOfAKindThatTheyDoNotKnow) {
   EXPECT_EQ(remove.edit(other).kind, Edit::Kind::erase);
   EXPECT_TRUE(remove.outcome().existed);
   NamedEdit expire(Name::expire, {});
-  expire.set_now(~Millis{0});
+  expire.set_now(1000);
   EXPECT_EQ(expire.edit(other).kind, Edit::Kind::keep);
   NamedEdit update(Name::update, "red");
   EXPECT_EQ(update.edit(other).value, "red");
+}
+
+TEST(NamedEdits, AHashThatHasExpiredIsAbsent) {
+  const std::string kept = sealed("a hash", 999, Type::hash);
+  for (const auto name : {NamedEdit::Name::append, NamedEdit::Name::add, NamedEdit::Name::swap}) {
+    NamedEdit edit(name, "1", name == NamedEdit::Name::add ? 1 : 0);
+    edit.set_now(1000);
+    EXPECT_EQ(edit.edit(kept).value, "1");
+    EXPECT_FALSE(edit.outcome().existed);
+  }
+  NamedEdit expire(NamedEdit::Name::expire, {});
+  expire.set_now(1000);
+  EXPECT_EQ(expire.edit(kept).kind, Edit::Kind::erase);
 }
 
 TEST(NamedEdits, RemoveOnlyWhatHasExpired) {

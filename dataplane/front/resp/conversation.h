@@ -243,6 +243,7 @@ class Conversation {
 void pool_error(Request& request, const base::Status& status, Counters& counters);
 std::string pool_error_text(const base::Status& status);
 
+inline constexpr std::string_view kWrongType = "WRONGTYPE Operation against a key holding the wrong kind of value";
 inline constexpr std::string_view kNotAnInteger = "ERR value is not an integer or out of range";
 inline constexpr std::string_view kSyntaxError = "ERR syntax error";
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/number.h"
+#include "front/resp/access.h"
 #include "front/resp/expiry.h"
 #include "front/resp/operations.h"
 #include "front/resp/text.h"
@@ -70,23 +71,21 @@ class ExpireEditor final : public client::Editor {
  public:
   ExpireEditor(std::int64_t when, Conditions conditions) : when_(when), conditions_(conditions) {}
 
-  void show_times(Millis expires, Millis now) override {
-    expires_ = expires;
-    now_ = now;
-  }
+  bool takes(client::Type) const override { return true; }
+  void show(const About& about) override { about_ = about; }
   Edit edit(std::optional<std::string_view> value) override {
     done_ = value.has_value() && allowed();
     if (!done_) return Edit::keep();
-    if (when_ <= static_cast<std::int64_t>(now_)) return Edit::erase();
-    return Edit::put(std::string(*value), static_cast<Millis>(when_));
+    if (when_ <= static_cast<std::int64_t>(about_.now)) return Edit::erase();
+    return Edit::put(std::string(*value), static_cast<Millis>(when_), about_.type);
   }
   bool done() const { return done_; }
 
  private:
   // A key that does not expire counts as one that expires later than any.
   bool allowed() const {
-    const auto before = static_cast<std::int64_t>(expires_);
-    const bool expires = expires_ != kNoExpiry;
+    const auto before = static_cast<std::int64_t>(about_.expires);
+    const bool expires = about_.expires != kNoExpiry;
     if (conditions_.nx && expires) return false;
     if (conditions_.xx && !expires) return false;
     if (conditions_.gt && (!expires || when_ <= before)) return false;
@@ -95,7 +94,7 @@ class ExpireEditor final : public client::Editor {
 
   const std::int64_t when_;
   const Conditions conditions_;
-  Millis expires_ = kNoExpiry, now_ = 0;
+  About about_;
   bool done_ = false;
 };
 
@@ -130,39 +129,36 @@ Task<void> expire(Conversation& conversation, Request& request, Unit unit, From 
   const std::optional<std::int64_t> when = parse_when(request, unit, base);
   if (!when) co_return;
   ExpireEditor editor(*when, *conditions);
-  const Status status = co_await conversation.kv().modify(request.command[1], editor);
-  status.ok() ? request.answer().integer(editor.done() ? 1 : 0)
-              : pool_error(request, status, conversation.service().counters);
+  const bool done = co_await modify(conversation, request, editor);
+  if (done) request.answer().integer(editor.done() ? 1 : 0);
 }
 
 class PersistEditor final : public client::Editor {
  public:
-  void show_times(Millis expires, Millis) override { expires_ = expires != kNoExpiry; }
+  bool takes(client::Type) const override { return true; }
+  void show(const About& about) override { about_ = about; }
   Edit edit(std::optional<std::string_view> value) override {
-    done_ = value.has_value() && expires_;
-    return done_ ? Edit::put(std::string(*value), kNoExpiry) : Edit::keep();
+    done_ = value.has_value() && about_.expires != kNoExpiry;
+    return done_ ? Edit::put(std::string(*value), kNoExpiry, about_.type) : Edit::keep();
   }
   bool done() const { return done_; }
 
  private:
-  bool expires_ = false, done_ = false;
+  About about_;
+  bool done_ = false;
 };
 
 // --- TTL, PTTL, EXPIRETIME, PEXPIRETIME
 
 Task<void> tell(Conversation& conversation, Request& request, Unit unit, From from) {
-  const Result<std::optional<Millis>> expiry = co_await conversation.kv().expiry(request.command[1]);
-  if (!expiry.ok()) {
-    pool_error(request, expiry.status(), conversation.service().counters);
+  const Result<std::optional<client::Value>> value = co_await read(conversation, request);
+  if (!value.ok()) co_return;
+  const Millis expires = *value ? (*value)->expires : kNoExpiry;
+  if (expires == kNoExpiry) {
+    request.answer().integer(*value ? -1 : -2);
     co_return;
   }
-  Counters& counters = conversation.service().counters;
-  (*expiry ? counters.hits : counters.misses).add();
-  if (!*expiry || **expiry == kNoExpiry) {
-    request.answer().integer(*expiry ? -1 : -2);
-    co_return;
-  }
-  Millis told = **expiry;
+  Millis told = expires;
   if (from == From::now) {
     const std::optional<Millis> now = co_await time_of(conversation, request);
     if (!now) co_return;
@@ -177,25 +173,22 @@ class GetexEditor final : public client::Editor {
  public:
   GetexEditor(const ExpiryOption& option, const Due& due) : option_(option), due_(due) {}
 
-  void show_times(Millis expires, Millis now) override {
-    expires_ = expires;
-    now_ = now;
-  }
+  void show(const About& about) override { about_ = about; }
   Edit edit(std::optional<std::string_view> value) override {
     text_.reset();
     if (value) text_.emplace(*value);
     if (!value || !due_.error.empty()) return Edit::keep();
     if (option_.kind == ExpiryOption::Kind::persist) {
-      return expires_ != kNoExpiry ? Edit::put(*text_, kNoExpiry) : Edit::keep();
+      return about_.expires != kNoExpiry ? Edit::put(*text_, kNoExpiry) : Edit::keep();
     }
-    return due_.at <= now_ ? Edit::erase() : Edit::put(*text_, due_.at);
+    return due_.at <= about_.now ? Edit::erase() : Edit::put(*text_, due_.at);
   }
   const std::optional<std::string>& text() const { return text_; }
 
  private:
   const ExpiryOption& option_;
   const Due& due_;
-  Millis expires_ = kNoExpiry, now_ = 0;
+  About about_;
   std::optional<std::string> text_;
 };
 
@@ -246,9 +239,8 @@ Task<void> op_psetex(Conversation& conversation, Request& request) {
 
 Task<void> op_persist(Conversation& conversation, Request& request) {
   PersistEditor editor;
-  const Status status = co_await conversation.kv().modify(request.command[1], editor);
-  status.ok() ? request.answer().integer(editor.done() ? 1 : 0)
-              : pool_error(request, status, conversation.service().counters);
+  const bool done = co_await modify(conversation, request, editor);
+  if (done) request.answer().integer(editor.done() ? 1 : 0);
 }
 
 Task<void> op_getex(Conversation& conversation, Request& request) {
@@ -263,13 +255,9 @@ Task<void> op_getex(Conversation& conversation, Request& request) {
   if (!now) co_return;
   const Due due = due_of(option, *now, request.spec->name);
   GetexEditor editor(option, due);
-  const Status status = co_await conversation.kv().modify(request.command[1], editor);
-  if (!status.ok()) {
-    pool_error(request, status, conversation.service().counters);
-    co_return;
-  }
-  Counters& counters = conversation.service().counters;
-  (editor.text() ? counters.hits : counters.misses).add();
+  const bool done = co_await modify(conversation, request, editor);
+  if (!done) co_return count_failed_read(conversation, request);
+  count_read(conversation, editor.text().has_value());
   // A key that is not there has no expiry that could be wrong.
   if (!editor.text()) {
     request.answer().null();

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands on all keys of the pool. None of them sees the pool at one moment: they go through it step by step,
 // while other connections go on.
-#include <charconv>
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "base/number.h"
+#include "front/resp/access.h"
 #include "front/resp/operations.h"
+#include "front/resp/scan_options.h"
 #include "front/resp/text.h"
 
 namespace farpool::front::resp {
@@ -18,64 +22,11 @@ namespace {
 using base::Result;
 using base::Status;
 using client::Page;
+using client::Type;
 using task::Task;
 
 // Keys that a step asks for, where the client does not say how many.
 constexpr std::uint64_t kStep = 512;
-constexpr std::size_t kErasedAtOnce = 64;
-
-// As strtoul takes it: an optional sign, and a minus counts down from 2^64.
-std::optional<std::uint64_t> parse_cursor(std::string_view text) {
-  if (text.empty()) return 0;
-  const bool negative = text.front() == '-';
-  if (negative || text.front() == '+') text.remove_prefix(1);
-  std::uint64_t cursor = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cursor);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return negative ? 0 - cursor : cursor;
-}
-
-struct ScanOptions {
-  std::uint64_t cursor = 0;
-  std::uint64_t count = 10;
-  std::string_view pattern = "*";
-  bool strings = true;  // the type that is asked for is the one that there is
-};
-
-// Nothing: the request has been answered with an error.
-std::optional<ScanOptions> parse_scan(Request& request) {
-  const Command& command = request.command;
-  ScanOptions options;
-  const std::optional<std::uint64_t> cursor = parse_cursor(command[1]);
-  if (!cursor) {
-    request.error("ERR invalid cursor");
-    return std::nullopt;
-  }
-  options.cursor = *cursor;
-  for (std::size_t i = 2; i < command.size(); i += 2) {
-    const bool more = i + 1 < command.size();
-    if (more && same_word(command[i], "COUNT")) {
-      const std::optional<std::int64_t> count = base::parse_integer(command[i + 1]);
-      if (!count) {
-        request.error(kNotAnInteger);
-        return std::nullopt;
-      }
-      if (*count < 1) {
-        request.error(kSyntaxError);
-        return std::nullopt;
-      }
-      options.count = static_cast<std::uint64_t>(*count);
-    } else if (more && same_word(command[i], "MATCH")) {
-      options.pattern = command[i + 1];
-    } else if (more && same_word(command[i], "TYPE")) {
-      options.strings = same_word(command[i + 1], "string");
-    } else {
-      request.error(kSyntaxError);
-      return std::nullopt;
-    }
-  }
-  return options;
-}
 
 class Flush {
  public:
@@ -90,7 +41,7 @@ class Flush {
       }
       for (std::size_t i = 0; i < page->keys.size() && failure_.ok();) {
         task::Scope scope;
-        for (; i < page->keys.size() && scope.running() < kErasedAtOnce; ++i) scope.spawn(erase(page->keys[i]));
+        for (; i < page->keys.size() && scope.running() < kKeysAtOnce; ++i) scope.spawn(erase(page->keys[i]));
         co_await scope.join();
       }
       cursor = page->next;
@@ -120,19 +71,54 @@ class Flush {
   Status failure_;
 };
 
+Task<void> ask_type(client::Kv& kv, std::string_view key, std::string_view wanted, bool& of_type, Status& failure) {
+  const Result<std::optional<client::Value>> value = co_await kv.read(key);
+  if (value.ok()) {
+    of_type = *value && same_word(name_of((*value)->type), wanted);
+  } else if (!client::is_other_kind(value.status())) {
+    failure = value.status();
+  }
+}
+
+// Leaves the keys whose values are of that type. No page says types, so this reads the values.
+Task<Status> keep_of_type(Conversation& conversation, std::string_view type, std::vector<std::string_view>& keys) {
+  Status failure;
+  std::vector<std::string_view> kept;
+  const bool known = same_word(type, name_of(Type::string)) || same_word(type, name_of(Type::hash));
+  for (std::size_t begin = 0; known && begin < keys.size() && failure.ok(); begin += kKeysAtOnce) {
+    const std::size_t end = std::min(keys.size(), begin + kKeysAtOnce);
+    std::array<bool, kKeysAtOnce> of_type{};
+    task::Scope scope;
+    for (std::size_t i = begin; i < end; ++i) {
+      scope.spawn(ask_type(conversation.kv(), keys[i], type, of_type[i - begin], failure));
+    }
+    co_await scope.join();
+    for (std::size_t i = begin; i < end; ++i) {
+      if (of_type[i - begin]) kept.push_back(keys[i]);
+    }
+  }
+  keys = std::move(kept);
+  co_return failure;
+}
+
 }  // namespace
 
 Task<void> op_scan(Conversation& conversation, Request& request) {
-  const std::optional<ScanOptions> options = parse_scan(request);
+  const std::optional<std::uint64_t> cursor = parse_cursor(request.command[1]);
+  if (!cursor) co_return request.error(kInvalidCursor);
+  const std::optional<ScanOptions> options = parse_scan_options(request, 2, ScanOf::keys);
   if (!options) co_return;
-  const Result<Page> page = co_await conversation.kv().scan(options->cursor, options->count);
+  Result<Page> page = co_await conversation.kv().scan(*cursor, options->count);
   if (!page.ok()) {
     pool_error(request, page.status(), conversation.service().counters);
     co_return;
   }
-  std::vector<std::string_view> keys;
-  for (const std::string& key : page->keys) {
-    if (options->strings && glob_match(options->pattern, key, Case::matters)) keys.push_back(key);
+  std::erase_if(page->keys,
+                [&options](const std::string& key) { return !glob_match(options->pattern, key, Case::matters); });
+  std::vector<std::string_view> keys(page->keys.begin(), page->keys.end());
+  if (options->type) {
+    const Status status = co_await keep_of_type(conversation, *options->type, keys);
+    if (!status.ok()) co_return pool_error(request, status, conversation.service().counters);
   }
   Reply reply = request.answer();
   reply.array(2);

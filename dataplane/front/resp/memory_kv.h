@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "client/kv.h"
 
 namespace farpool::front::resp {
@@ -42,15 +43,10 @@ class MemoryKv final : public client::Kv {
     if (base::Status failed = client::open_stored(value, clock()); !failed.ok()) co_return failed;
     co_return value;
   }
-  task::Task<base::Result<std::optional<client::Millis>>> expiry(std::string_view key) override {
+  task::Task<base::Result<std::optional<client::Value>>> read(std::string_view key) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
-    const std::optional<std::string> value = find(key);
-    if (!value) co_return std::nullopt;
-    const std::optional<client::Stored> stored = client::Stored::parse(*value);
-    if (!stored) co_return std::optional(client::kNoExpiry);
-    if (stored->expired(clock())) co_return std::nullopt;
-    co_return std::optional(stored->expires);
+    co_return client::open_value(find(key), clock());
   }
   task::Task<base::Result<client::Millis>> time() override {
     if (!failure.ok() && fail_after == 0) co_return failure;
@@ -90,14 +86,15 @@ class MemoryKv final : public client::Kv {
     if (edit.kind == client::Edit::Kind::erase) map.erase(std::string(key));
     co_return base::Status::Ok();
   }
-  task::Task<base::Result<std::vector<std::optional<std::string>>>> multi_get(
+  task::Task<base::Result<std::vector<std::optional<client::Value>>>> multi_read(
       std::vector<std::string_view> keys) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
-    std::vector<std::optional<std::string>> values;
+    std::vector<std::optional<client::Value>> values;
     for (const std::string_view key : keys) {
-      values.push_back(find(key));
-      if (base::Status failed = client::open_stored(values.back(), clock()); !failed.ok()) co_return failed;
+      base::Result<std::optional<client::Value>> value = client::open_value(find(key), clock());
+      if (!value.ok()) co_return value.status();
+      values.push_back(std::move(*value));
     }
     co_return values;
   }
@@ -131,6 +128,7 @@ class MemoryKv final : public client::Kv {
     }
     co_return std::nullopt;
   }
+  std::uint64_t random() override { return random_.next(); }
 
  private:
   struct Gate {
@@ -170,6 +168,7 @@ class MemoryKv final : public client::Kv {
   }
 
   std::vector<std::coroutine_handle<>> waiting_;
+  base::Random random_{1};
 };
 
 }  // namespace farpool::front::resp

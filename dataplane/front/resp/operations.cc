@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/number.h"
+#include "front/resp/access.h"
 #include "front/resp/expiry.h"
 #include "front/resp/text.h"
 
@@ -21,13 +22,11 @@ using base::Result;
 using base::Status;
 using client::Edit;
 using client::NamedEdit;
+using client::Value;
 using task::Task;
 
 // A value's limit, which is not that of a word on the wire (proto-max-bulk-len).
 constexpr std::string_view kTooLong = "ERR string exceeds maximum allowed size (of a value: 1 MiB)";
-// Keys of one command that are worked on at once.
-constexpr std::size_t kKeysAtOnce = 64;
-
 void bulk_or_null(Request& request, const std::optional<std::string>& value) {
   value ? request.answer().bulk(*value) : request.answer().null();
 }
@@ -42,8 +41,8 @@ struct SetOptions {
 // SET where the value before counts for more than its presence: GET asks for it, or KEEPTTL keeps its expiry.
 class SetEditor final : public client::Editor {
  public:
-  SetEditor(std::string_view value, SetOptions::When when, std::uint64_t expires)
-      : value_(value), when_(when), expires_(expires) {}
+  SetEditor(std::string_view value, const SetOptions& options, std::uint64_t expires)
+      : value_(value), when_(options.when), answers_(options.get), expires_(expires) {}
 
   Edit edit(std::optional<std::string_view> value) override {
     old_.reset();
@@ -51,23 +50,19 @@ class SetEditor final : public client::Editor {
     written_ = when_ == SetOptions::When::always || (when_ == SetOptions::When::present) == value.has_value();
     return written_ ? Edit::put(std::string(value_), expires_) : Edit::keep();
   }
+  // What it does not answer with, it need not read.
+  bool takes(client::Type type) const override { return !answers_ || type == client::Type::string; }
   const std::optional<std::string>& old() const { return old_; }
   bool written() const { return written_; }
 
  private:
   std::string_view value_;
   SetOptions::When when_;
+  bool answers_;
   std::uint64_t expires_;
   std::optional<std::string> old_;
   bool written_ = false;
 };
-
-// True if the operation took effect as the editor decided; otherwise the request has been answered with the error.
-Task<bool> modify(Conversation& conversation, Request& request, client::Editor& editor) {
-  const Status status = co_await conversation.kv().modify(request.command[1], editor);
-  if (!status.ok()) pool_error(request, status, conversation.service().counters);
-  co_return status.ok();
-}
 
 std::string_view error_of(NamedEdit::Refusal refusal) {
   switch (refusal) {
@@ -84,12 +79,12 @@ std::string_view error_of(NamedEdit::Refusal refusal) {
     case NamedEdit::Refusal::beyond_value:
       return kTooLong;
     case NamedEdit::Refusal::other_kind:
-      return "WRONGTYPE Operation against a key holding the wrong kind of value";
+      return kWrongType;
   }
   return {};
 }
 
-// The same, for an edit that may find that the value does not allow the command.
+// Modifies by an edit that may find that the value does not allow the command.
 Task<bool> modify_checked(Conversation& conversation, Request& request, NamedEdit& edit) {
   const bool done = co_await modify(conversation, request, edit);
   if (!done) co_return false;
@@ -99,19 +94,13 @@ Task<bool> modify_checked(Conversation& conversation, Request& request, NamedEdi
   co_return allowed;
 }
 
-// As Redis counts: whatever reads a key, and nothing that only writes one.
-void count_read(Conversation& conversation, bool found) {
-  Counters& counters = conversation.service().counters;
-  (found ? counters.hits : counters.misses).add();
-}
-
 // Carries out an edit that replies with the value before.
 Task<void> answer_before(Conversation& conversation, Request& request, NamedEdit::Name name, std::string_view value,
                          client::Millis expires = client::kNoExpiry) {
   NamedEdit edit(name, value);
   edit.set_expires(expires);
   const bool done = co_await modify_checked(conversation, request, edit);
-  if (!done) co_return;
+  if (!done) co_return count_failed_read(conversation, request);
   count_read(conversation, edit.outcome().text.has_value());
   bulk_or_null(request, edit.outcome().text);
 }
@@ -125,6 +114,7 @@ Task<std::optional<std::optional<std::string>>> fetch(Conversation& conversation
     co_return std::optional(std::move(*value));
   }
   pool_error(request, value.status(), conversation.service().counters);
+  count_failed_read(conversation, request);
   co_return std::nullopt;
 }
 
@@ -189,9 +179,9 @@ std::optional<SetOptions> parse_set_options(Request& request) {
 }
 
 Task<void> set_by_editor(Conversation& conversation, Request& request, SetOptions options, std::uint64_t expires) {
-  SetEditor editor(request.command[2], options.when, expires);
+  SetEditor editor(request.command[2], options, expires);
   const bool done = co_await modify(conversation, request, editor);
-  if (!done) co_return;
+  if (!done) co_return count_failed_read(conversation, request);
   if (options.get) {
     count_read(conversation, editor.old().has_value());
     bulk_or_null(request, editor.old());
@@ -244,7 +234,7 @@ Task<void> op_get(Conversation& conversation, Request& request) {
       co_await conversation.kv().get(request.command[1], std::move(request.room));
   if (!value.ok()) {
     pool_error(request, value.status(), conversation.service().counters);
-    co_return;
+    co_return count_failed_read(conversation, request);
   }
   count_read(conversation, value->has_value());
   bulk_or_null(request, *value);
@@ -288,8 +278,10 @@ Task<void> op_strlen(Conversation& conversation, Request& request) {
 }
 
 Task<void> op_type(Conversation& conversation, Request& request) {
-  const auto value = co_await fetch(conversation, request);
-  if (value) request.answer().simple(value->has_value() ? "string" : "none");
+  const Result<std::optional<Value>> value = co_await read(conversation, request);
+  if (!value.ok()) co_return;
+  const std::string_view name = *value ? name_of((*value)->type) : "none";
+  name.empty() ? request.error(kWrongType) : request.answer().simple(name);
 }
 
 Task<void> op_setrange(Conversation& conversation, Request& request) {
@@ -368,15 +360,16 @@ Task<void> op_mget(Conversation& conversation, Request& request) {
   for (std::size_t begin = 1; begin <= keys; begin += kKeysAtOnce) {
     std::vector<std::string_view> batch;
     for (std::size_t i = begin; i <= std::min(keys, begin + kKeysAtOnce - 1); ++i) batch.push_back(request.command[i]);
-    auto values = co_await conversation.kv().multi_get(std::move(batch));
+    auto values = co_await conversation.kv().multi_read(std::move(batch));
     if (!values.ok()) {
       request.reply.clear();
       pool_error(request, values.status(), conversation.service().counters);
       co_return;
     }
-    for (const std::optional<std::string>& value : *values) {
+    for (const std::optional<Value>& value : *values) {
       count_read(conversation, value.has_value());
-      bulk_or_null(request, value);
+      const bool string = value && value->type == client::Type::string;
+      string ? request.answer().bulk(value->text) : request.answer().null();
     }
     if (request.reply.size() > conversation.settings().max_reply_bytes) {
       request.reply.clear();
@@ -443,7 +436,7 @@ Task<void> op_exists(Conversation& conversation, Request& request) {
   for (std::size_t begin = 1; begin <= keys; begin += kKeysAtOnce) {
     std::vector<std::string_view> batch;
     for (std::size_t i = begin; i <= std::min(keys, begin + kKeysAtOnce - 1); ++i) batch.push_back(request.command[i]);
-    const auto values = co_await conversation.kv().multi_get(std::move(batch));
+    const auto values = co_await conversation.kv().multi_read(std::move(batch));
     if (!values.ok()) {
       pool_error(request, values.status(), conversation.service().counters);
       co_return;

@@ -38,15 +38,16 @@ class Asked final : public farpool::client::Kv {
 
   Task<Result<std::optional<std::string>>> get(std::string_view, std::string) override { co_return none(); }
   Task<Status> put(std::string_view, std::string_view, farpool::client::Millis) override { co_return none(); }
-  Task<Result<std::optional<farpool::client::Millis>>> expiry(std::string_view) override { co_return none(); }
+  Task<Result<std::optional<farpool::client::Value>>> read(std::string_view) override { co_return none(); }
   Task<Result<farpool::client::Millis>> time() override { co_return none(); }
   Task<Result<bool>> erase(std::string_view) override { co_return none(); }
   Task<Status> modify(std::string_view, farpool::client::Editor&) override { co_return none(); }
-  Task<Result<std::vector<std::optional<std::string>>>> multi_get(std::vector<std::string_view>) override {
+  Task<Result<std::vector<std::optional<farpool::client::Value>>>> multi_read(std::vector<std::string_view>) override {
     co_return none();
   }
   Task<Result<std::uint64_t>> count() override { co_return none(); }
   Task<Result<std::optional<std::string>>> any_key() override { co_return none(); }
+  std::uint64_t random() override { return 0; }
 
  private:
   static Status none() { return {farpool::base::Code::internal, "it was not asked for that"}; }

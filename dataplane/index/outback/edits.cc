@@ -135,6 +135,7 @@ Decision decide(const Request& request, const std::optional<BlockView>& entry, s
     if (!stored) {
       before.text = base::Bytes{};  // it exists, whatever it is
     } else if (!stored->expired(now)) {
+      if (stored->type != index::Type::string && reads_the_value(request.op)) return keep(Status::other_kind);
       before = {.text = base::bytes_of(stored->text), .expires = stored->expires};
     }
   }
