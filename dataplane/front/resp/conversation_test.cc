@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -456,6 +457,118 @@ TEST_F(ConversationTest, RefusesAValueOfAKindThatItDoesNotKnow) {
   EXPECT_EQ(say(command({"DEL", "a"})), ":1\r\n");
   kv.map["a"] = "of a later version\xff";
   EXPECT_EQ(say(command({"SET", "a", "x"}) + command({"GET", "a"})), "+OK\r\n$1\r\nx\r\n");
+}
+
+TEST_F(ConversationTest, RefusesAHashThatItCannotReadAndLeavesIt) {
+  const std::string damaged = std::string(
+                                  "\x01\x05"
+                                  "a",
+                                  3) +
+                              "\x01\xfa",
+                    later = std::string("\x02") + "\x01\xfa";
+  for (const std::string& kept : {damaged, later}) {
+    kv.map["h"] = kept;
+    for (const auto& words : {std::vector<std::string>{"HGET", "h", "a"},
+                              {"HGETALL", "h"},
+                              {"HSET", "h", "a", "1"},
+                              {"HDEL", "h", "a"},
+                              {"HINCRBY", "h", "a", "1"},
+                              {"HRANDFIELD", "h"},
+                              {"HSCAN", "h", "0"}}) {
+      EXPECT_TRUE(say(command(words)).starts_with("-ERR this hash cannot be read, and was left as it is")) << words[0];
+    }
+    EXPECT_EQ(kv.map["h"], kept);
+    EXPECT_EQ(say(command({"TYPE", "h"}) + command({"RENAME", "h", "g"}) + command({"TYPE", "g"})),
+              "+hash\r\n+OK\r\n+hash\r\n");
+    EXPECT_EQ(kv.map["g"], kept);
+    EXPECT_EQ(say(command({"DEL", "g"})), ":1\r\n");
+  }
+}
+
+// A hash never becomes so long that it could not be given an expiry.
+TEST_F(ConversationTest, AHashIsNoLongerThanAValueMayBe) {
+  const std::string refusal = "-ERR hash exceeds maximum allowed size (with all of its fields: 1 MiB)\r\n";
+  const std::size_t longest = settings.max_value_bytes - client::Stored::kMostTailBytes - 1 - 2 - 3;
+  EXPECT_EQ(say(command({"HSET", "h", "a", std::string(longest + 1, 'v')})), refusal);
+  EXPECT_TRUE(kv.map.empty());
+  EXPECT_EQ(say(command({"HSET", "h", "a", std::string(longest, 'v')})), ":1\r\n");
+  EXPECT_EQ(say(command({"EXPIRE", "h", "100"})), ":1\r\n");
+  EXPECT_EQ(kv.map["h"].size(), settings.max_value_bytes);
+  EXPECT_EQ(say(command({"HSET", "h", "b", ""})), refusal);
+  EXPECT_EQ(say(command({"HINCRBY", "h", "b", "1"})), refusal);
+  EXPECT_EQ(say(command({"HSTRLEN", "h", "a"})), ":" + std::to_string(longest) + "\r\n");
+  EXPECT_EQ(say(command({"HSET", "h", "a", "1"}) + command({"HSET", "h", "b", "2"})), ":0\r\n:1\r\n");
+}
+
+TEST_F(ConversationTest, RepliesOfHashesAreBounded) {
+  settings.max_reply_bytes = 10'000;
+  say(command({"HSET", "h", "a", std::string(3000, 'v'), "b", "2"}));
+  const std::string refusal = "-ERR the reply would be larger than 10000 bytes: ask for fewer fields at once\r\n";
+  EXPECT_EQ(say(command({"HMGET", "h", "a", "a", "a", "a"})), refusal);
+  EXPECT_EQ(say(command({"HRANDFIELD", "h", "-9223372036854775807"})), refusal);
+  EXPECT_EQ(say(command({"HRANDFIELD", "h", "-1999", "WITHVALUES"})), refusal);
+  EXPECT_EQ(say(command({"HMGET", "h", "b"})), "*1\r\n$1\r\n2\r\n");
+}
+
+TEST_F(ConversationTest, RandomFieldsAreChosenWithoutRepetitionAndAllOfThemAtSomeTime) {
+  say(command({"HSET", "h", "a", "1", "b", "2", "c", "3", "d", "4"}));
+  std::map<std::string, int> pairs, single;
+  for (int i = 0; i < 600; ++i) {
+    ++pairs[say(command({"HRANDFIELD", "h", "2"}))];
+    ++single[say(command({"HRANDFIELD", "h"}))];
+  }
+  EXPECT_EQ(pairs.size(), 6u);
+  EXPECT_EQ(single.size(), 4u);
+  for (const auto& [reply, times] : pairs) EXPECT_GT(times, 50) << reply;
+  for (const auto& [reply, times] : single) EXPECT_GT(times, 90) << reply;
+  for (const char* pair : {"ab", "ac", "ad", "bc", "bd", "cd"}) {
+    EXPECT_TRUE(pairs.contains("*2\r\n$1\r\n" + std::string(1, pair[0]) + "\r\n$1\r\n" + pair[1] + "\r\n")) << pair;
+  }
+}
+
+// A write to the old key that comes between the copy and the removal is copied, too.
+TEST_F(ConversationTest, ARenameLosesNoWriteToTheOldKey) {
+  for (const char* name : {"RENAME", "RENAMENX"}) {
+    kv.map = {{"from", "old"}};
+    kv.hold = true;
+    feed(command({name, "from", "to"}));
+    kv.release(0);  // reads the old key
+    kv.release(0);  // sets the new one
+    EXPECT_EQ(kv.map["to"], "old");
+    kv.map["from"] = "written meanwhile";
+    kv.release(0);  // does not remove the old key
+    EXPECT_EQ(kv.map["from"], "written meanwhile");
+    while (kv.held() > 0) kv.release(0);
+    EXPECT_EQ(say(""), std::string(name) == "RENAME" ? "+OK\r\n" : ":1\r\n");
+    EXPECT_EQ(kv.map, (decltype(kv.map){{"to", "written meanwhile"}}));
+  }
+}
+
+TEST_F(ConversationTest, ARenameOverwritesNothingThatItDidNotWrite) {
+  kv.map = {{"from", "old"}};
+  kv.hold = true;
+  feed(command({"RENAMENX", "from", "to"}));
+  kv.release(0);
+  kv.release(0);
+  kv.map["from"] = "written meanwhile";
+  kv.map["to"] = "of another client";
+  while (kv.held() > 0) kv.release(0);
+  EXPECT_TRUE(say("").starts_with("-PARTIAL 1 of 2 keys were changed"));
+  EXPECT_EQ(kv.map, (decltype(kv.map){{"from", "written meanwhile"}, {"to", "of another client"}}));
+}
+
+TEST_F(ConversationTest, ARenameSaysWhatItHasDoneBeforeItFailed) {
+  kv.map = {{"from", "old"}};
+  kv.failure = {base::Code::unavailable, "why"};
+  EXPECT_EQ(say(command({"RENAME", "from", "to"})), "-TRYAGAIN nothing was done: why\r\n");
+  kv.fail_after = 1;
+  EXPECT_EQ(say(command({"RENAME", "from", "to"})), "-TRYAGAIN nothing was done: why\r\n");
+  EXPECT_EQ(kv.map.size(), 1u);
+  kv.fail_after = 2;
+  EXPECT_EQ(say(command({"RENAME", "from", "to"})),
+            "-PARTIAL 1 of 2 keys were changed: the new key has the value, and the old one is still there: TRYAGAIN "
+            "nothing was done: why\r\n");
+  EXPECT_EQ(kv.map.size(), 2u);
 }
 
 // What a client sends between MULTI and EXEC it does not expect to be run one by one.

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "base/check.h"
+#include "front/resp/bit_specs.h"
 #include "front/resp/connection_commands.h"
 #include "front/resp/conversation.h"
+#include "front/resp/hash_specs.h"
+#include "front/resp/key_specs.h"
 #include "front/resp/operations.h"
 #include "front/resp/text.h"
 
@@ -21,7 +24,6 @@ constexpr std::uint16_t kTalk = kLoading | kStale;
 constexpr std::uint16_t kLogin = kNoScript | kLoading | kStale | kFast | kNoAuth | kAllowBusy;
 constexpr std::uint16_t kOwn = kNoScript | kLoading | kStale;
 constexpr std::uint16_t kBracket = kNoScript | kLoading | kStale | kFast | kAllowBusy;
-constexpr std::uint16_t kGrow = kWrite | kDenyOom | kFast;
 
 constexpr std::string_view kShardsSum = "request_policy:multi_shard response_policy:agg_sum";
 
@@ -165,7 +167,7 @@ constexpr std::array kConfigCommands = std::to_array<CommandSpec>({
      .instant = do_help},
 });
 
-constexpr std::array kCommands = std::to_array<CommandSpec>({
+constexpr std::array kOtherCommands = std::to_array<CommandSpec>({
     {.name = "append",
      .arity = 3,
      .flags = kGrow,
@@ -777,6 +779,17 @@ constexpr std::array kCommands = std::to_array<CommandSpec>({
      .unsupported = true},
 });
 
+// Puts parts of the table together, sorted by name.
+template <std::size_t... sizes>
+constexpr auto joined(const std::array<CommandSpec, sizes>&... parts) {
+  std::array<CommandSpec, (sizes + ...)> all;
+  auto end = all.begin();
+  ((end = std::copy(parts.begin(), parts.end(), end)), ...);
+  std::sort(all.begin(), all.end(), [](const CommandSpec& a, const CommandSpec& b) { return a.name < b.name; });
+  return all;
+}
+constexpr std::array kCommands = joined(kOtherCommands, kHashCommands, kKeyCommands, kBitCommands);
+
 // The commands that COMMAND tells of.
 std::vector<const CommandSpec*> told() {
   std::vector<const CommandSpec*> specs;
@@ -871,7 +884,9 @@ std::vector<std::string> categories_of(const CommandSpec& spec) {
   add(named("keyspace"), "keyspace");
   add((spec.flags & kReadOnly) != 0, "read");
   add((spec.flags & kWrite) != 0, "write");
+  add(named("hash"), "hash");
   add(named("string"), "string");
+  add(named("bitmap"), "bitmap");
   add((spec.flags & kAdmin) != 0, "admin");
   add((spec.flags & kFast) != 0, "fast");
   add((spec.flags & kFast) == 0, "slow");
@@ -883,6 +898,37 @@ std::vector<std::string> categories_of(const CommandSpec& spec) {
 void simple_set(Reply& reply, const std::vector<std::string>& elements) {
   reply.set(elements.size());
   for (const std::string& element : elements) reply.simple(element);
+}
+
+// The keys from the word `first` to the word that is so many behind it, or counted from the end.
+void describe_keys(Reply& reply, const CommandSpec& spec, std::string_view access, int first, int last) {
+  reply.map(spec.key_note.empty() ? 3 : 4);
+  if (!spec.key_note.empty()) {
+    reply.bulk("notes");
+    reply.bulk(spec.key_note);
+  }
+  reply.bulk("flags");
+  simple_set(reply, words(access));
+  reply.bulk("begin_search");
+  reply.map(2);
+  reply.bulk("type");
+  reply.bulk("index");
+  reply.bulk("spec");
+  reply.map(1);
+  reply.bulk("index");
+  reply.integer(first);
+  reply.bulk("find_keys");
+  reply.map(2);
+  reply.bulk("type");
+  reply.bulk("range");
+  reply.bulk("spec");
+  reply.map(3);
+  reply.bulk("lastkey");
+  reply.integer(last);
+  reply.bulk("keystep");
+  reply.integer(spec.key_step);
+  reply.bulk("limit");
+  reply.integer(0);
 }
 
 void describe(Reply& reply, const CommandSpec* spec) {
@@ -898,35 +944,16 @@ void describe(Reply& reply, const CommandSpec* spec) {
   const std::vector<std::string> tips = words(spec->tips);
   reply.set(tips.size());
   for (const std::string& tip : tips) reply.bulk(tip);
-  reply.set(spec->key_access.empty() ? 0 : 1);
-  if (!spec->key_access.empty()) {
-    reply.map(spec->key_note.empty() ? 3 : 4);
-    if (!spec->key_note.empty()) {
-      reply.bulk("notes");
-      reply.bulk(spec->key_note);
-    }
-    reply.bulk("flags");
-    simple_set(reply, words(spec->key_access));
-    reply.bulk("begin_search");
-    reply.map(2);
-    reply.bulk("type");
-    reply.bulk("index");
-    reply.bulk("spec");
-    reply.map(1);
-    reply.bulk("index");
-    reply.integer(spec->first_key);
-    reply.bulk("find_keys");
-    reply.map(2);
-    reply.bulk("type");
-    reply.bulk("range");
-    reply.bulk("spec");
-    reply.map(3);
-    reply.bulk("lastkey");
-    reply.integer(spec->last_key < 0 ? spec->last_key : spec->last_key - spec->first_key);
-    reply.bulk("keystep");
-    reply.integer(spec->key_step);
-    reply.bulk("limit");
-    reply.integer(0);
+  if (spec->key_access.empty()) {
+    reply.set(0);
+  } else if (spec->second_access.empty()) {
+    reply.set(1);
+    const int last = spec->last_key < 0 ? spec->last_key : spec->last_key - spec->first_key;
+    describe_keys(reply, *spec, spec->key_access, spec->first_key, last);
+  } else {
+    reply.set(2);
+    describe_keys(reply, *spec, spec->key_access, spec->first_key, 0);
+    describe_keys(reply, *spec, spec->second_access, spec->last_key, 0);
   }
   // An empty set, but a list otherwise: as Redis has it.
   spec->subcommands.empty() ? reply.set(0) : reply.array(spec->subcommands.size());

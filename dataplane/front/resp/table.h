@@ -26,6 +26,8 @@ enum Flag : std::uint16_t {
   kNoAuth = 1 << 8,  // may run before authentication
   kAllowBusy = 1 << 9,
 };
+// What commands have that write one value and may make it longer.
+inline constexpr std::uint16_t kGrow = kWrite | kDenyOom | kFast;
 
 // Runs as soon as the command has been read, without waiting for earlier ones of its connection: it touches no key. Its
 // reply still takes its turn.
@@ -40,7 +42,8 @@ struct CommandSpec {
   int first_key = 0, last_key = 0, key_step = 0;
   std::string_view key_access;  // flags of its key specification, or empty
   std::string_view key_note;
-  std::string_view groups;  // ACL categories beyond the ones that follow from the flags
+  std::string_view second_access = {};  // the same of the second key, of commands that do something else with it
+  std::string_view groups;              // ACL categories beyond the ones that follow from the flags
   std::string_view tips;
   std::string_view group;  // of the documentation
   std::string_view since;
@@ -65,7 +68,7 @@ std::span<const CommandSpec> commands();
 const CommandSpec* find_command(std::string_view name);
 const CommandSpec* find_subcommand(const CommandSpec& parent, std::string_view name);
 // Every entry has a number for its counters: at most kMaxCommands.
-inline constexpr std::size_t kMaxCommands = 96;
+inline constexpr std::size_t kMaxCommands = 160;
 std::size_t number_of(const CommandSpec& spec);
 const CommandSpec* command_at(std::size_t number);
 

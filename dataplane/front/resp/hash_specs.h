@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands on hashes, a part of the table of commands.
+#pragma once
+
+#include <array>
+
+#include "front/resp/operations.h"
+#include "front/resp/table.h"
+
+namespace farpool::front::resp {
+
+// Fills in what commands on one key, the first word, have in common.
+constexpr CommandSpec on_one_key(CommandSpec spec) {
+  spec.first_key = spec.last_key = spec.key_step = 1;
+  return spec;
+}
+
+constexpr CommandSpec on_hash(CommandSpec spec) {
+  spec.groups = spec.group = "hash";
+  return on_one_key(spec);
+}
+
+inline constexpr std::string_view kAnyOrder = "nondeterministic_output_order";
+
+inline constexpr std::array kHashCommands = std::to_array<CommandSpec>({
+    on_hash({.name = "hdel",
+             .arity = -3,
+             .flags = kWrite | kFast,
+             .key_access = "RW delete",
+             .since = "2.0.0",
+             .summary = "Delete fields of a hash",
+             .operation = op_hdel}),
+    on_hash({.name = "hexists",
+             .arity = 3,
+             .flags = kReadOnly | kFast,
+             .key_access = "RO",
+             .since = "2.0.0",
+             .summary = "Say whether a hash has a field",
+             .operation = op_hexists}),
+    on_hash({.name = "hget",
+             .arity = 3,
+             .flags = kReadOnly | kFast,
+             .key_access = "RO access",
+             .since = "2.0.0",
+             .summary = "Get the value of a field",
+             .operation = op_hget}),
+    on_hash({.name = "hgetall",
+             .arity = 2,
+             .flags = kReadOnly,
+             .key_access = "RO access",
+             .tips = kAnyOrder,
+             .since = "2.0.0",
+             .summary = "Get all fields of a hash and their values",
+             .operation = op_hgetall}),
+    on_hash({.name = "hincrby",
+             .arity = 4,
+             .flags = kGrow,
+             .key_access = "RW access update",
+             .since = "2.0.0",
+             .summary = "Add to the number in a field",
+             .operation = op_hincrby}),
+    on_hash({.name = "hincrbyfloat",
+             .arity = 4,
+             .flags = kGrow,
+             .key_access = "RW access update",
+             .since = "2.6.0",
+             .summary = "Add to the decimal number in a field",
+             .operation = op_hincrbyfloat}),
+    on_hash({.name = "hkeys",
+             .arity = 2,
+             .flags = kReadOnly,
+             .key_access = "RO access",
+             .tips = kAnyOrder,
+             .since = "2.0.0",
+             .summary = "Get the fields of a hash",
+             .operation = op_hkeys}),
+    on_hash({.name = "hlen",
+             .arity = 2,
+             .flags = kReadOnly | kFast,
+             .key_access = "RO",
+             .since = "2.0.0",
+             .summary = "Count the fields of a hash",
+             .operation = op_hlen}),
+    on_hash({.name = "hmget",
+             .arity = -3,
+             .flags = kReadOnly | kFast,
+             .key_access = "RO access",
+             .since = "2.0.0",
+             .summary = "Get the values of fields",
+             .operation = op_hmget}),
+    on_hash({.name = "hmset",
+             .arity = -4,
+             .flags = kGrow,
+             .key_access = "RW update",
+             .since = "2.0.0",
+             .summary = "Set fields of a hash; HSET does it, too, and counts the new ones",
+             .operation = op_hmset}),
+    on_hash({.name = "hrandfield",
+             .arity = -2,
+             .flags = kReadOnly,
+             .key_access = "RO access",
+             .tips = "nondeterministic_output",
+             .since = "6.2.0",
+             .summary = "Get fields by chance: a count, WITHVALUES",
+             .operation = op_hrandfield}),
+    on_hash({.name = "hscan",
+             .arity = -3,
+             .flags = kReadOnly,
+             .key_access = "RO access",
+             .tips = "nondeterministic_output",
+             .since = "2.8.0",
+             .summary = "Get all fields of a hash and their values in one step: MATCH, COUNT",
+             .operation = op_hscan}),
+    on_hash({.name = "hset",
+             .arity = -4,
+             .flags = kGrow,
+             .key_access = "RW update",
+             .since = "2.0.0",
+             .summary = "Set fields of a hash",
+             .operation = op_hset}),
+    on_hash({.name = "hsetnx",
+             .arity = 4,
+             .flags = kGrow,
+             .key_access = "RW insert",
+             .since = "2.0.0",
+             .summary = "Set a field of a hash if there is none of that name",
+             .operation = op_hsetnx}),
+    on_hash({.name = "hstrlen",
+             .arity = 3,
+             .flags = kReadOnly | kFast,
+             .key_access = "RO",
+             .since = "3.2.0",
+             .summary = "Get the length of the value of a field",
+             .operation = op_hstrlen}),
+    on_hash({.name = "hvals",
+             .arity = 2,
+             .flags = kReadOnly,
+             .key_access = "RO access",
+             .tips = kAnyOrder,
+             .since = "2.0.0",
+             .summary = "Get the values of a hash",
+             .operation = op_hvals}),
+});
+
+}  // namespace farpool::front::resp
