@@ -571,6 +571,22 @@ TEST_F(ConversationTest, ARenameSaysWhatItHasDoneBeforeItFailed) {
   EXPECT_EQ(kv.map.size(), 2u);
 }
 
+TEST_F(ConversationTest, SaysWhyItDoesNotDoWhatAPoolCannot) {
+  for (const auto& words : {std::vector<std::string>{"CLIENT", "KILL", "1.2.3.4:5"},
+                            {"CLIENT", "PAUSE", "100"},
+                            {"CLIENT", "REPLY", "OFF"},
+                            {"CLIENT", "REPLY", "skip"},
+                            {"CLIENT", "TRACKING", "on"}}) {
+    const std::string reply = say(command(words));
+    EXPECT_TRUE(reply.starts_with("-ERR CLIENT " + words[1]) && reply.find("not supported: ") != reply.npos) << reply;
+  }
+  EXPECT_TRUE(
+      say(command({"SET", "a", "1"}) + command({"OBJECT", "IDLETIME", "a"})).ends_with("keeps no access times\r\n"));
+  EXPECT_EQ(say(command({"MEMORY", "USAGE", "a"})), ":2\r\n");
+  EXPECT_EQ(say(command({"SET", "b", std::string(5000, 'b')}) + command({"LCS", "b", "b", "LEN"})),
+            "+OK\r\n-ERR Insufficient memory, transient memory for LCS exceeds 64 MiB\r\n");
+}
+
 // What a client sends between MULTI and EXEC it does not expect to be run one by one.
 TEST_F(ConversationTest, RunsNothingBetweenMultiAndExec) {
   const std::string refused =

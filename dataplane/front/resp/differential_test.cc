@@ -558,7 +558,9 @@ TEST_F(Differential, WhatCommandInfoTellsDrivers) {
     for (const char* sub :
          {"client|getname",  "client|help",     "command|help",    "config|help",   "client|id",    "client|info",
           "client|list",     "client|no-evict", "client|setname",  "command|count", "command|docs", "command|info",
-          "command|list",    "config|get",      "object|encoding", "object|freq",   "object|help",  "object|idletime",
+          "command|list",    "config|get",      "client|kill",     "client|pause",  "client|reply", "client|tracking",
+          "slowlog|get",     "slowlog|help",    "slowlog|len",     "slowlog|reset", "latency|help", "latency|history",
+          "latency|latest",  "latency|reset",   "object|encoding", "object|freq",   "object|help",  "object|idletime",
           "object|refcount", "memory|help",     "memory|usage",    "get|x",         "client|nosuch"}) {
       compare({{"COMMAND", "INFO", sub, "nosuch"}});
     }

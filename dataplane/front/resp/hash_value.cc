@@ -49,8 +49,9 @@ class Wanted {
   explicit Wanted(std::span<const Field> fields) {
     fields_.reserve(fields.size());
     for (std::size_t i = 0; i < fields.size(); ++i) fields_.push_back({fields[i], i});
-    std::stable_sort(fields_.begin(), fields_.end(),
-                     [](const One& a, const One& b) { return a.field.name < b.field.name; });
+    std::sort(fields_.begin(), fields_.end(), [](const One& a, const One& b) {
+      return std::pair(a.field.name, a.place) < std::pair(b.field.name, b.place);
+    });
     std::size_t kept = 0;
     for (std::size_t i = 1; i < fields_.size(); ++i) {
       if (fields_[i].field.name == fields_[kept].field.name) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "front/resp/differential_test.h"
 
 namespace farpool::front::resp {
@@ -228,9 +229,86 @@ const std::vector<Words>& script() {
       {"EXPIREAT", "bf", "9999999999"},
       {"BITFIELD", "bf", "SET", "u8", "200", "1"},
       {"EXPIRETIME", "bf"},
+      // LCS
+      {"SET", "l1", "ohmytext"},
+      {"SET", "l2", "mynewtext"},
+      {"LCS", "a"},
+      {"LCS", "nope", "nope2"},
+      {"LCS", "nope", "nope2", "LEN"},
+      {"LCS", "nope", "nope2", "IDX"},
+      {"LCS", "l1", "l2"},
+      {"LCS", "l1", "l2", "LEN"},
+      {"LCS", "l1", "l2", "IDX"},
+      {"LCS", "l1", "l2", "IDX", "MINMATCHLEN", "4"},
+      {"LCS", "l1", "l2", "idx", "minmatchlen", "4", "withmatchlen"},
+      {"LCS", "l1", "l2", "IDX", "LEN"},
+      {"LCS", "l1", "l2", "WITHMATCHLEN"},
+      {"LCS", "l1", "new"},
+      {"LCS", "new", "l1"},
+      {"LCS", "new", "l1", "FOO"},
+      {"LCS", "l1", "l2", "FOO"},
+      {"LCS", "l1", "l2", "MINMATCHLEN"},
+      {"LCS", "l1", "l2", "MINMATCHLEN", "x"},
+      {"LCS", "l1", "l2", "MINMATCHLEN", "-5", "IDX"},
+      {"LCS", "l1", "l1"},
+      {"LCS", "l1", "l1", "IDX"},
+      {"LCS", "l1", "nope", "IDX"},
+      {"LCS", "nope", "l2"},
+      {"DEL", "l1", "l2"},
+      // What a pool does not have
+      {"CLIENT", "REPLY", "ON"},
+      {"CLIENT", "REPLY", "FOO"},
+      {"CLIENT", "REPLY"},
+      {"CLIENT", "TRACKING", "OFF"},
+      {"CLIENT", "TRACKING", "FOO"},
+      {"CLIENT", "TRACKING"},
+      {"CLIENT", "PAUSE"},
+      {"CLIENT", "PAUSE", "x"},
+      {"CLIENT", "PAUSE", "-1"},
+      {"CLIENT", "KILL"},
+      {"SLOWLOG", "GET"},
+      {"SLOWLOG", "GET", "5"},
+      {"SLOWLOG", "GET", "x"},
+      {"SLOWLOG", "GET", "-2"},
+      {"SLOWLOG", "GET", "1", "2"},
+      {"SLOWLOG", "LEN"},
+      {"SLOWLOG", "RESET"},
+      {"SLOWLOG"},
+      {"SLOWLOG", "FOO"},
+      {"LATENCY", "LATEST"},
+      {"LATENCY", "HISTORY", "a"},
+      {"LATENCY", "RESET"},
+      {"LATENCY", "RESET", "a", "b"},
+      {"LATENCY"},
+      {"LATENCY", "FOO"},
+      {"WAIT", "0", "0"},
+      {"WAIT", "x", "0"},
+      {"WAIT", "0", "x"},
+      {"WAIT", "0", "-1"},
+      {"WAIT", "-1", "0"},
+      {"WAIT", "x", "x"},
+      {"WAIT", "0"},
       {"DBSIZE"},
   };
   return commands;
+}
+
+TEST_F(Differential, LongestCommonSubsequencesOfAnyTexts) {
+  start();
+  base::Random random(1);
+  const auto draw = [&random] {
+    std::string text;
+    for (std::uint64_t i = random.below(30); i > 0; --i) text += static_cast<char>('a' + random.below(3));
+    return text;
+  };
+  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+    compare({{"SET", "a", draw()},
+             {"SET", "b", draw()},
+             {"LCS", "a", "b"},
+             {"LCS", "a", "b", "LEN"},
+             {"LCS", "a", "b", "IDX", "WITHMATCHLEN"},
+             {"LCS", "a", "b", "IDX", "MINMATCHLEN", "2"}});
+  }
 }
 
 TEST_F(Differential, ValuesOfAnyTypeInResp2) {

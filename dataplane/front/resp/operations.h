@@ -60,6 +60,7 @@ task::Task<void> op_hsetnx(Conversation&, Request&);
 task::Task<void> op_hstrlen(Conversation&, Request&);
 task::Task<void> op_hvals(Conversation&, Request&);
 task::Task<void> op_copy(Conversation&, Request&);
+task::Task<void> op_lcs(Conversation&, Request&);
 task::Task<void> op_memory_usage(Conversation&, Request&);
 task::Task<void> op_object(Conversation&, Request&);
 task::Task<void> op_rename(Conversation&, Request&);

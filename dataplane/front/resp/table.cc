@@ -15,6 +15,7 @@
 #include "front/resp/hash_specs.h"
 #include "front/resp/key_specs.h"
 #include "front/resp/operations.h"
+#include "front/resp/server_specs.h"
 #include "front/resp/text.h"
 
 namespace farpool::front::resp {
@@ -61,6 +62,14 @@ constexpr std::array kClientCommands = std::to_array<CommandSpec>({
      .since = "6.2.0",
      .summary = "Describe this connection",
      .instant = do_client_info},
+    {.name = "client|kill",
+     .arity = -3,
+     .flags = kAdmin | kOwn,
+     .groups = "connection",
+     .group = "connection",
+     .since = "2.4.0",
+     .summary = "Refused: shards do not know each other's connections",
+     .instant = do_client_kill},
     {.name = "client|list",
      .arity = -2,
      .flags = kAdmin | kOwn,
@@ -86,6 +95,22 @@ constexpr std::array kClientCommands = std::to_array<CommandSpec>({
      .since = "7.2.0",
      .summary = "Accepted; no access times are kept",
      .instant = do_client_no_touch},
+    {.name = "client|pause",
+     .arity = -3,
+     .flags = kAdmin | kOwn,
+     .groups = "connection",
+     .group = "connection",
+     .since = "2.9.50",
+     .summary = "Refused: the other shards would go on",
+     .instant = do_client_pause},
+    {.name = "client|reply",
+     .arity = 3,
+     .flags = kOwn,
+     .groups = "connection",
+     .group = "connection",
+     .since = "3.2.0",
+     .summary = "Accepted for ON; every command is answered",
+     .instant = do_client_reply},
     {.name = "client|setinfo",
      .arity = 4,
      .flags = kOwn,
@@ -102,6 +127,14 @@ constexpr std::array kClientCommands = std::to_array<CommandSpec>({
      .since = "2.6.9",
      .summary = "Name this connection",
      .instant = do_client_setname},
+    {.name = "client|tracking",
+     .arity = -3,
+     .flags = kOwn,
+     .groups = "connection",
+     .group = "connection",
+     .since = "6.0.0",
+     .summary = "Accepted for OFF; shards do not see what others write",
+     .instant = do_client_tracking},
 });
 
 constexpr std::array kCommandCommands = std::to_array<CommandSpec>({
@@ -788,7 +821,7 @@ constexpr auto joined(const std::array<CommandSpec, sizes>&... parts) {
   std::sort(all.begin(), all.end(), [](const CommandSpec& a, const CommandSpec& b) { return a.name < b.name; });
   return all;
 }
-constexpr std::array kCommands = joined(kOtherCommands, kHashCommands, kKeyCommands, kBitCommands);
+constexpr std::array kCommands = joined(kOtherCommands, kHashCommands, kKeyCommands, kBitCommands, kServerCommands);
 
 // The commands that COMMAND tells of.
 std::vector<const CommandSpec*> told() {
