@@ -743,7 +743,7 @@ Words random_bit_command(base::Random& random, const std::string& key, Value val
         if (random.chance(0.3)) {
           words.insert(words.end(), {"OVERFLOW", overflows[random.below(random.chance(0.1) ? 4 : 3)]});
         }
-        const std::string type = types[random.below(random.chance(0.1) ? types.size() : 8)];
+        const std::string& type = types[random.below(random.chance(0.1) ? types.size() : 8)];
         const std::string offset = (random.chance(0.4) ? "#" : "") + number(random.chance(0.5) ? 8 : 60);
         const std::uint64_t what = random.below(3);
         words.insert(words.end(), {what == 0 ? "GET" : what == 1 ? "SET" : "incrby", type, offset});
