@@ -69,8 +69,8 @@ var (
 	roomsWithoutProtocols = []string{"apps", "bench", "client", "control", "front", "heap", "layout", "map", "node", "session", "sim"}
 	placesOfProtocols     = []string{
 		"layout/protocol.h", "layout/protocols.cc", // numbers, and shapes of tables
-		"sim/dialect",                                     // what worlds and judges know of each
-		"bench/outback_", "bench/race_", "bench/rcuckoo_", // measurements of one protocol
+		"sim/dialect",                                                         // what worlds and judges know of each
+		"bench/cuckooduo_", "bench/outback_", "bench/race_", "bench/rcuckoo_", // measurements of one protocol
 	}
 )
 
