@@ -827,13 +827,22 @@ func (r *run) editMemoryPods(random *rand.Rand, chance func(int) bool) {
 	})
 }
 
-// endShardFaults has processes that stand still go on, and people delete the RepairLeases of theirs that are not complete.
+// endShardFaults has processes that stand still go on, and people delete the RepairLeases of theirs that are not complete. Compute shards that were fenced while they
+// live can open no session again: people end these, too.
 func (r *run) endShardFaults() {
 	if r.repairs == nil {
 		return
 	}
 	for _, s := range r.repairs.shards {
 		s.stopped = false
+	}
+	for _, name := range r.names(kindShard) {
+		uid := r.shardPod(name).UID
+		s := r.repairs.shards[uid]
+		if s != nil && slices.ContainsFunc(r.runs(), func(p *process) bool { return p.sessions.fenced[s.process] }) {
+			code := r.endShard(uid, false)
+			edit(r.world, kindShard, name, func(pod *corev1.Pod) { pod.Status.ContainerStatuses = shardStatus(exited(code, r.now)) })
+		}
 	}
 	for _, lease := range r.openLeases() {
 		if lease.Spec.Cause == v1alpha1.CauseRequested {

@@ -51,6 +51,9 @@ func (d *decision) chooseImage() (wanted string) {
 	} else if names := slices.Sorted(maps.Keys(d.Nodes)); len(names) > 0 {
 		spec := &d.Nodes[names[0]].Spec
 		d.version, d.upgrade.image, d.upgrade.createdWith = spec.TemplateVersion, spec.Image, spec.Image
+		if !d.everHadMap() && imageOf(spec.Image, "x") == imageOf(d.Settings.Image, "x") {
+			d.upgrade.createdWith = d.Settings.Image // the pool is being created, and its status was not written yet
+		}
 	} else {
 		d.upgrade.createdWith = d.Settings.Image
 	}
