@@ -184,7 +184,7 @@ func (d *decision) servesAnywhere(image string) bool {
 	})
 }
 
-// withoutRestart gives the image of new memory nodes to those that are in no map, as they hold nothing yet; and the pool's image to a MemoryNode whose pod has it
+// withoutRestart gives the image of new memory nodes to the memory nodes that are in no map, as they hold nothing yet; and the pool's image to a MemoryNode whose pod has it
 // already, because a person has edited the MemoryNode, or has changed their mind.
 func (d *decision) withoutRestart() {
 	for _, n := range d.nodes {
