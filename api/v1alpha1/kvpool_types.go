@@ -64,7 +64,7 @@ const (
 )
 
 // KVPoolSpec says what the pool should be. What shapes remote memory is fixed at creation.
-// +kubebuilder:validation:XValidation:rule="has(self.version) == has(oldSelf.version) && (!has(self.version) || self.version == oldSelf.version)",message="spec.version is fixed at creation: this operator does not change the version of a running data plane; create a new pool with that version"
+// +kubebuilder:validation:XValidation:rule="!has(self.version) || !has(self.image)",message="spec.version and spec.image both name the image of the data plane: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
 // +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'TCP' || self.failureTimeout >= duration('500ms')",message="spec.failureTimeout is shorter than TCP takes to send again what was lost (200ms, and 400ms the next time): a slow client would pass for a dead one; set at least 500ms, or leave it out for 2s"
@@ -75,11 +75,18 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.sidecars) || self.network.transport == 'TCP'",message="spec.sidecars is for pools with transport TCP: an application's pod has no RDMA device that its sidecar could use; leave spec.sidecars out, or create the pool with TCP"
 // +kubebuilder:validation:XValidation:rule="!has(self.sidecars) || self.sidecars.namespaces.map(n, n.maxSidecars).sum() + (has(self.compute) ? self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() : 0) <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="sidecars and compute pools together need more sessions than memory nodes have: each sidecar holds one at every memory node; the sum of maxSidecars and of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
 type KVPoolSpec struct {
-	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
+	// Version of the data plane, a tag of the image that the pool was created with; left out, that image itself. An operator upgrade never changes it. An edit
+	// upgrades the pool: its compute shards are replaced first, then its memory nodes restart with the new image, one at a time, and keep their memory.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
 	Version string `json:"version,omitempty"`
+
+	// Image of the data plane, in full, in place of version: of another registry, or by its digest. An edit upgrades the pool.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$`
+	Image string `json:"image,omitempty"`
 
 	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
 	// +optional
@@ -965,8 +972,12 @@ type TemplateStatus struct {
 	// Version of the renderer.
 	// +required
 	Version int32 `json:"version"`
-	// Image of the data plane.
+	// Image of new memory nodes and sidecars. In an upgrade it changes when compute shards run the new image.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image"`
+	// CreatedWith is the image that the operator had for new pools when this one was created. The pool has it while spec names no other.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	CreatedWith string `json:"createdWith,omitempty"`
 }

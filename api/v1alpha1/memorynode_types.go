@@ -20,6 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Lost",type=string,JSONPath=`.status.conditions[?(@.type=="DataLost")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Incarnation",type=string,JSONPath=`.status.incarnation`,priority=1
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.status.image`,priority=1
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.nodeName`,priority=1
 type MemoryNode struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -39,8 +40,8 @@ type MemoryNodeList struct {
 	Items           []MemoryNode `json:"items"`
 }
 
-// MemoryNodeSpec is written once by the operator. Image and template are frozen here, so that an operator upgrade makes no other pod.
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a MemoryNode's spec is the operator's and never changes: edit the KVPool"
+// MemoryNodeSpec is the operator's. Image and template are frozen here, so that an operator upgrade makes no other pod. An upgrade of the pool changes the image.
+// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.memoryPool == oldSelf.memoryPool && self.ordinal == oldSelf.ordinal && self.memory == oldSelf.memory && self.templateVersion == oldSelf.templateVersion",message="a MemoryNode's spec is the operator's and only its image ever changes: edit the KVPool"
 type MemoryNodeSpec struct {
 	// PoolName of the KVPool.
 	// +required
@@ -116,6 +117,11 @@ type MemoryNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	Endpoint string `json:"endpoint,omitempty"`
+
+	// Image that its process has last served with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
 
 	// NodeName of the Kubernetes node.
 	// +optional

@@ -47,6 +47,8 @@ const (
 	AnnotationTemplateVersion = "farpool.dev/template-version"
 	// AnnotationPodHash on a memory node's pod tells whether a pod that never found a place was made from the present spec.
 	AnnotationPodHash = "farpool.dev/pod-hash"
+	// AnnotationReplaces on a memory node's pod is the incarnation of the process that ran when the pod got its image.
+	AnnotationReplaces = "farpool.dev/replaces"
 	// AnnotationConfigHash on the pods of a Deployment rolls them when their configuration changes.
 	AnnotationConfigHash = "farpool.dev/config-hash"
 

@@ -26,6 +26,7 @@
 #include "fabric/fabric.h"
 #include "front/resp/server.h"
 #include "net/loop.h"
+#include "session/handshake.h"
 
 namespace farpool::apps {
 namespace {
@@ -340,6 +341,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     facts.set_name(settings_.common.name);
     facts.set_incarnation(settings_.process);
     facts.set_version(FARPOOL_VERSION);
+    session::tell_versions(*facts.mutable_versions());
     facts.set_epoch(epoch());
     facts.set_message(ready());
     facts.set_ready(facts.message().empty());

@@ -30,6 +30,7 @@
 #include "node/memory_node.h"
 #include "node/numa.h"
 #include "protocols/protocols.h"
+#include "session/handshake.h"
 
 namespace farpool::apps {
 namespace {
@@ -234,6 +235,9 @@ void collect_life(Samples& s, const node::MemoryNode::Stats& node, bool fresh) {
 
 void collect_sessions(Samples& s, const node::MemoryNode::Stats& node) {
   s.gauge("farpool_node_sessions", "Sessions open.", node.sessions);
+  s.gauge("farpool_node_older_sessions",
+          "Sessions whose clients speak an older protocol version than this memory node's newest.",
+          node.older_sessions);
   s.counter("farpool_node_sessions_opened_total", "Sessions that were opened.", node.sessions_opened);
   s.counter("farpool_node_sessions_closed_total", "Sessions that ended with a goodbye.", node.sessions_closed);
   s.counter("farpool_node_sessions_fenced_total",
@@ -315,6 +319,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     starting_.set_role(v1alpha1::ROLE_MEMORY_NODE);
     starting_.set_name(settings.name);
     starting_.set_version(FARPOOL_VERSION);
+    session::tell_versions(*starting_.mutable_versions());
   }
   // Called when the node has started; the node outlives every later question. Control thread.
   void started(node::MemoryNode& node) {

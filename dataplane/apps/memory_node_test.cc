@@ -52,9 +52,7 @@ class MemoryNodeDaemon : public testing::Test {
 };
 
 task::Task<void> read_map(fabric::Port& port, std::string endpoint, std::string pool, v1alpha1::SessionReply& reply) {
-  v1alpha1::SessionRequest request;
-  request.set_protocol_version(session::kProtocolVersion);
-  request.set_pool_uid(pool);
+  v1alpha1::SessionRequest request = session::begin_request(pool);
   request.mutable_read_map();
   const auto answer = co_await port.exchange(endpoint, request.SerializeAsString(), port.now() + 30 * base::kSecond);
   EXPECT_TRUE(answer.ok()) << answer.status().message();

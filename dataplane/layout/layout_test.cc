@@ -375,7 +375,10 @@ TEST(Superblock, OtherVersionsAreNamed) {
   seal();
   const auto status = parse_superblock(page).status();
   EXPECT_EQ(status.code(), base::Code::corrupt);
-  EXPECT_NE(status.message().find("version is 8, this program reads version 7"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find(
+                "it has format 8, and this program reads format 7: run a version of farpool that reads format 8"),
+            std::string::npos)
+      << status.message();
   base::store(page.data() + 8, kVersion);
   base::store(page.data() + 32 + 5 * 8, ~0ull);  // rows
   seal();
@@ -461,6 +464,37 @@ TEST(PrivatePage, AFlippedBitLeavesTheOtherRecord) {
   const PrivatePage read = read_private_page(page);
   EXPECT_TRUE(read.written && read.damaged);
   EXPECT_FALSE(read.record.has_value());
+}
+
+// Writes over a record what a program of another format may write: another number of fields.
+void become_of_format(base::MutableBytes page, std::size_t copy, std::uint64_t format, std::size_t fields) {
+  const base::MutableBytes record = page.subspan(copy * (kPage / 2), kPage / 2);
+  base::store(record.data() + 16, format);
+  base::store(record.data() + fields, base::crc64(record.first(fields)));
+}
+
+TEST(PrivatePage, ANewerRecordOfAnotherFormatIsToldAndNothingIsRead) {
+  for (const std::size_t fields : {std::size_t{64}, 96 + sizeof(Geometry)}) {
+    for (const std::uint64_t newest : {1u, 2u}) {
+      alignas(8) std::array<std::byte, kPage> page{};
+      for (std::uint64_t epoch = 1; epoch <= newest + 1; ++epoch) write_private_page(page, record_of(epoch));
+      const std::size_t copy = base::load<std::uint64_t>(page.data()) == newest + 1 ? 0 : 1;
+      become_of_format(page, copy, kVersion + 1, fields);
+      PrivatePage read = read_private_page(page);
+      EXPECT_TRUE(read.written);
+      EXPECT_EQ(read.other_format, kVersion + 1);
+      EXPECT_FALSE(read.record.has_value());
+      // An older record of another format is one that this program's record has taken the place of.
+      base::store(page.data() + copy * (kPage / 2), std::uint64_t{1});
+      become_of_format(page, copy, kVersion - 1, fields);
+      base::store(page.data() + (1 - copy) * (kPage / 2), std::uint64_t{0});
+      EXPECT_EQ(read_private_page(page).other_format, kVersion - 1);
+      for (std::uint64_t epoch = 5; epoch < 7; ++epoch) write_private_page(page, record_of(epoch));
+      read = read_private_page(page);
+      EXPECT_EQ(read.other_format, 0u);
+      EXPECT_EQ(read.record, record_of(6));
+    }
+  }
 }
 
 }  // namespace

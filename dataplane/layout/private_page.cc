@@ -34,6 +34,17 @@ static_assert(base::wire_safe<Image> && sizeof(Image) <= kStride);
 
 Image image_at(base::Bytes page, std::size_t copy) { return base::load<Image>(page.data() + copy * kStride); }
 
+// Says whether a program with another format wrote a whole record there. Its fields may be more or fewer, so that the
+// checksum is looked for.
+bool of_another_format(base::Bytes record) {
+  if (base::load<std::uint64_t>(record.data() + 8) != kMagic) return false;
+  if (base::load<std::uint64_t>(record.data() + 16) == kVersion) return false;
+  for (std::size_t at = 24; at + 8 <= record.size(); at += 8) {
+    if (base::load<std::uint64_t>(record.data() + at) == base::crc64(record.first(at))) return true;
+  }
+  return false;
+}
+
 bool whole(const Image& image) {
   return image.counter != 0 && image.checksum == image.sum() && image.magic == kMagic && image.version == kVersion &&
          image.incarnation != 0 && (image.lives & ~kUnnamed) != 0 && check_geometry(image.geometry).ok();
@@ -44,11 +55,16 @@ bool whole(const Image& image) {
 PrivatePage read_private_page(base::Bytes page) {
   FARPOOL_CHECK(page.size() == kPage);
   PrivatePage found;
+  std::uint64_t other = 0;  // the counter of the newest record of another format
   for (std::size_t copy = 0; copy < kCopies; ++copy) {
     const Image image = image_at(page, copy);
     if (image.counter == 0) continue;
     found.written = true;
-    if (!whole(image)) {
+    if (of_another_format(page.subspan(copy * kStride, kStride))) {
+      if (image.counter < other) continue;
+      other = image.counter;
+      found.other_format = image.version;
+    } else if (!whole(image)) {
       found.damaged = true;
     } else if (image.counter > found.counter) {
       found.counter = image.counter;
@@ -61,6 +77,13 @@ PrivatePage read_private_page(base::Bytes page) {
                                    .pool_secret = {image.secret_low, image.secret_high},
                                    .geometry = image.geometry};
     }
+  }
+  // A program with another format may have changed everything since the record that can be read.
+  if (other > found.counter) {
+    found.counter = other;
+    found.record.reset();
+  } else {
+    found.other_format = 0;
   }
   return found;
 }

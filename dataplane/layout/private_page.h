@@ -8,7 +8,7 @@
 // OFFSET SIZE  record, at 0 and at 2048 of the page
 //      0    8  counter      raised by every writing; 0 while one is under way, and before the first
 //      8    8  magic        as the superblock's
-//     16    8  version      likewise
+//     16    8  version      likewise; these three have the same places in every version, and the checksum follows the last field
 //     24    8  incarnation  of the memory node that serves from this memory, or did last
 //     32    8  pool         as the superblock's
 //     40    8  epoch        of the newest shard map that it has followed
@@ -46,6 +46,8 @@ struct PrivatePage {
   std::optional<PrivateRecord> record;  // the newest that is whole
   std::uint64_t counter = 0;            // of that record
   bool damaged = false;                 // a record is not whole, and no kill explains that
+  // The format of the newest record, if a program with another format wrote it; 0: none did. No record is read then.
+  std::uint64_t other_format = 0;
 };
 PrivatePage read_private_page(base::Bytes page);
 

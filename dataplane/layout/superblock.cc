@@ -21,6 +21,11 @@ base::Status corrupt(std::string why) {
 
 }  // namespace
 
+std::string unreadable_format(std::uint64_t version) {
+  return "format " + std::to_string(version) + ", and this program reads format " + std::to_string(kVersion) +
+         ": run a version of farpool that reads format " + std::to_string(version);
+}
+
 std::uint64_t pool_tag(std::string_view pool_uid) { return base::keyed_hash({}, base::bytes_of(pool_uid)); }
 
 std::array<std::byte, kPage> write_superblock(const Superblock& superblock) {
@@ -43,8 +48,7 @@ base::Result<Superblock> parse_superblock(base::Bytes page) {
   // A whole page of another version is a fact to tell; a version word in a broken page means nothing.
   if (!whole) return corrupt("its checksum does not match its bytes");
   if (version != kVersion) {
-    return corrupt("its version is " + std::to_string(version) + ", this program reads version " +
-                   std::to_string(kVersion));
+    return base::Status(base::Code::corrupt, "superblock refused: it has " + unreadable_format(version));
   }
   Superblock superblock;
   superblock.incarnation = base::load<std::uint64_t>(page.data() + 16);

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/bytes.h"
@@ -23,6 +24,9 @@ namespace farpool::layout {
 
 inline constexpr std::uint64_t kMagic = 0x006c'6f6f'7072'6166;  // "farpool\0"
 inline constexpr std::uint64_t kVersion = 7;
+
+// Says of a memory's format that this program does not read it, and what to do.
+std::string unreadable_format(std::uint64_t version);
 
 struct Superblock {
   std::uint64_t incarnation = 0;

@@ -58,9 +58,7 @@ Result<Map> judge(Search& search, const std::string& endpoint, std::string_view 
 }
 
 task::Task<void> ask(fabric::Port& port, Search& search, std::string endpoint, std::string& complaint, Nanos deadline) {
-  v1alpha1::SessionRequest request;
-  request.set_protocol_version(session::kProtocolVersion);
-  request.set_pool_uid(search.pool_uid);
+  v1alpha1::SessionRequest request = session::begin_request(search.pool_uid);
   request.mutable_read_map();
   Result<std::string> bytes = co_await port.exchange(endpoint, request.SerializeAsString(), deadline);
   Result<Map> map = bytes.ok() ? judge(search, endpoint, *bytes) : Result<Map>(bytes.status());

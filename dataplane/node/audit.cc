@@ -502,10 +502,10 @@ base::Result<MemoryAudit> audit_memory(base::Bytes memory, const Auditing& how) 
     return corrupt(
         "its last page is not a memory node's: it is something else, was cut short, or never formatted to its end");
   }
+  if (page.other_format != 0) return corrupt("it has " + layout::unreadable_format(page.other_format));
   if (!page.record) {
     return corrupt(
-        "neither record of its private page is whole, or another version wrote them: without geometry and hash seed "
-        "nothing in it can be read");
+        "neither record of its private page is whole: without geometry and hash seed nothing in it can be read");
   }
   if (page.record->geometry.memory_bytes != memory.size()) {
     return corrupt("its private page speaks of " + std::to_string(page.record->geometry.memory_bytes) +

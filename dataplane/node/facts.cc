@@ -12,7 +12,9 @@
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
 #include "layout/segment.h"
+#include "layout/superblock.h"
 #include "node/memory_node.h"
+#include "session/handshake.h"
 
 namespace farpool::node {
 namespace {
@@ -81,6 +83,7 @@ MemoryNode::Stats MemoryNode::take_stock() const {
   stats.era = registry_->era();
   stats.safe_era = registry_->safe_era();
   stats.sessions = registry_->sessions();
+  stats.older_sessions = registry_->older_sessions();
   stats.lanes = registry_->lanes();
   stats.sessions_opened = registry_->counters().opened;
   stats.sessions_closed = registry_->counters().closed;
@@ -124,6 +127,8 @@ v1alpha1::Facts MemoryNode::tell() {
   facts.set_name(options_.name);
   facts.set_incarnation(incarnation_);
   facts.set_version(options_.version);
+  session::tell_versions(*facts.mutable_versions());
+  facts.mutable_versions()->set_memory_format(layout::kVersion);
   facts.set_epoch(maps_.followed().epoch());
   facts.set_ready(serving_);
   facts.set_message(!why_not_.empty() || defects_ == 0
@@ -165,6 +170,7 @@ void MemoryNode::refresh_facts() {
     node.set_sessions(coarse(before.sessions(), stats.sessions, geometry_.max_sessions));
     // The step is a percent of the keys, not of the room for them: a few long values fill a node, and the number of
     // keys tells how far a drain has come. Small numbers go in steps of ten, because otherwise each key would be news.
+    node.set_older_sessions(coarse(before.older_sessions(), stats.older_sessions, geometry_.max_sessions));
     node.set_keys(coarse(before.keys(), keys_, std::max({before.keys(), keys_, std::uint64_t{1000}})));
     node.set_heap_bytes_used(coarse(before.heap_bytes_used(), stats.heap_live, stats.heap_bytes));
     changed = facts.SerializeAsString() != facts_.SerializeAsString();

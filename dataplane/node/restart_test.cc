@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/crc64.h"
 #include "heap/heap.h"
 #include "layout/directory.h"
 #include "layout/private_page.h"
@@ -285,6 +286,16 @@ TEST(Restart, WhatCannotBeTakenUpIsLeftAsItIs) {
          world.memory.span().last(layout::kPage)[40] ^= std::byte{1};
          world.memory.span().last(layout::kPage / 2)[40] ^= std::byte{1};
        }},
+      {"format 8, and this program reads format 7: run a version of farpool that reads format 8, or remove the memory",
+       [](TestWorld& world) {
+         const base::MutableBytes page = world.memory.span().last(layout::kPage);
+         for (const std::size_t at : {std::size_t{0}, layout::kPage / 2}) {
+           const base::MutableBytes record = page.subspan(at, layout::kPage / 2);
+           base::store(record.data() + 16, layout::kVersion + 1);
+           base::store(record.data() + 64, base::crc64(record.first(64)));
+         }
+       },
+       Code::invalid_argument},
       {"superblock contradicts",
        [](TestWorld& world) {
          const auto page = layout::write_superblock({.incarnation = 1, .pool = 2, .geometry = world.node->geometry()});

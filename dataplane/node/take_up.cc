@@ -108,7 +108,11 @@ void MemoryNode::begin_life() {
 Status MemoryNode::take_up() {
   const auto corrupt = [](std::string why) { return Status(Code::corrupt, std::move(why)); };
   const layout::PrivatePage page = layout::read_private_page(private_page());
-  if (!page.record) return corrupt("neither record of its private page is whole, or another version wrote them");
+  if (page.other_format != 0) {
+    return {Code::invalid_argument, "the memory that it found has " + layout::unreadable_format(page.other_format) +
+                                        ", or remove the memory to begin empty"};
+  }
+  if (!page.record) return corrupt("neither record of its private page is whole");
   if (page.record->pool != layout::pool_tag(options_.pool_uid)) return corrupt("it is the memory of another pool");
   if (page.record->geometry != geometry_) {
     return {Code::invalid_argument, "the memory that it found was formatted with other flags: " +

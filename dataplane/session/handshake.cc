@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "layout/operation_slot.h"
 #include "layout/regions.h"
+#include "layout/superblock.h"
 
 namespace farpool::session {
 namespace {
@@ -108,7 +109,32 @@ Code code_of(SessionReply::Code code) {
   }
 }
 
+std::string range(std::uint32_t oldest, std::uint32_t newest) {
+  return oldest == newest ? std::to_string(oldest) : std::to_string(oldest) + " to " + std::to_string(newest);
+}
+
 }  // namespace
+
+SessionRequest begin_request(const std::string& pool_uid) {
+  SessionRequest request;
+  request.set_protocol_version(kOldestProtocolVersion);
+  request.set_newest_version(kProtocolVersion);
+  request.set_pool_uid(pool_uid);
+  return request;
+}
+
+void tell_versions(v1alpha1::Versions& versions) {
+  versions.set_oldest_protocol(kOldestProtocolVersion);
+  versions.set_newest_protocol(kProtocolVersion);
+  versions.set_oldest_memory_format(layout::kVersion);
+  versions.set_newest_memory_format(layout::kVersion);
+}
+
+std::uint32_t agreed_version(const SessionRequest& request) {
+  const std::uint32_t newest =
+      std::min(std::max(request.protocol_version(), request.newest_version()), kProtocolVersion);
+  return newest < std::max(request.protocol_version(), kOldestProtocolVersion) ? 0 : newest;
+}
 
 base::Result<SessionRequest> parse_request(std::string_view bytes) {
   if (bytes.size() > kMaxRequestBytes) {
@@ -117,9 +143,15 @@ base::Result<SessionRequest> parse_request(std::string_view bytes) {
   }
   SessionRequest request;
   if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return bad("the request does not parse");
-  if (request.protocol_version() != kProtocolVersion) {
-    return bad("protocol version " + std::to_string(request.protocol_version()) + " is not spoken here, version " +
-               std::to_string(kProtocolVersion) + " is");
+  if (request.newest_version() != 0 && request.newest_version() < request.protocol_version()) {
+    return bad("newest_version is " + std::to_string(request.newest_version()) +
+               ", which is before the oldest version of the client, " + std::to_string(request.protocol_version()));
+  }
+  if (agreed_version(request) == 0) {
+    return bad("the client speaks protocol version " +
+               range(request.protocol_version(), std::max(request.protocol_version(), request.newest_version())) +
+               ", and this memory node " + range(kOldestProtocolVersion, kProtocolVersion) +
+               ": run both in versions of farpool that are closer to each other");
   }
   if (Status status = check_name("pool_uid", request.pool_uid(), false); !status.ok()) return status;
   Status status;
@@ -163,6 +195,12 @@ base::Status status_of(const SessionReply& reply, std::string_view endpoint) {
 base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& endpoint,
                                 std::uint64_t client_incarnation, std::uint64_t expected_node) {
   if (!reply.has_grant()) return corrupt(endpoint, "there is none");
+  // A memory node that knows only one version goes by the request's.
+  const std::uint32_t version = reply.protocol_version() != 0 ? reply.protocol_version() : kOldestProtocolVersion;
+  if (version < kOldestProtocolVersion || version > kProtocolVersion) {
+    return corrupt(endpoint, "protocol version " + std::to_string(version) + ", and the client speaks " +
+                                 range(kOldestProtocolVersion, kProtocolVersion));
+  }
   const auto& from = reply.grant();
   if (from.session_id() == 0) return corrupt(endpoint, "session_id is 0");
   if (from.node_incarnation() != expected_node)
@@ -179,6 +217,7 @@ base::Result<Grant> parse_grant(const SessionReply& reply, const std::string& en
     return corrupt(endpoint, "no lane token of 16 bytes");
 
   Grant grant;
+  grant.protocol_version = version;
   grant.session_id = from.session_id();
   grant.client_incarnation = client_incarnation;
   grant.node_incarnation = from.node_incarnation();

@@ -7,19 +7,33 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "farpool/v1alpha1/agent.pb.h"
 #include "farpool/v1alpha1/session.pb.h"
 #include "session/session.h"
 
 namespace farpool::session {
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+// Versions of all that clients and memory nodes say to each other: requests, greetings of lanes, chains and CALLs. A
+// program speaks its own version and the two before. Version 4 tells both sides' versions.
+inline constexpr std::uint32_t kOldestProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kMaxRequestBytes = 4096;
 inline constexpr std::size_t kMaxReplyBytes = 4 << 20;  // a map of some ten thousand nodes
 inline constexpr std::size_t kMaxNameBytes = 253;       // of a Kubernetes object
 inline constexpr std::uint32_t kMaxSessionLanes = 16;
 inline constexpr std::uint32_t kMaxSlots = 4096;
 
-// Returns a request with every field in its bounds; the registry decides whether to grant it.
+// Returns a request that says nothing yet but the pool and the versions that this program speaks.
+v1alpha1::SessionRequest begin_request(const std::string& pool_uid);
+
+// Says which versions of protocol and memory this program works with.
+void tell_versions(v1alpha1::Versions& versions);
+
+// Returns the version that this program and the sender of a request speak, the newest of them; 0: there is none.
+std::uint32_t agreed_version(const v1alpha1::SessionRequest& request);
+
+// Returns a request with every field in its bounds, in a version that this program speaks; the registry decides whether
+// to grant it.
 base::Result<v1alpha1::SessionRequest> parse_request(std::string_view bytes);
 
 // Returns a reply as it came; its code decides what else is in it.

@@ -17,9 +17,7 @@ using v1alpha1::SessionReply;
 using v1alpha1::SessionRequest;
 
 SessionRequest open_request() {
-  SessionRequest request;
-  request.set_protocol_version(kProtocolVersion);
-  request.set_pool_uid("pool");
+  SessionRequest request = begin_request("pool");
   request.mutable_open()->set_client_incarnation(7);
   request.mutable_open()->set_epoch(3);
   request.mutable_open()->set_node_incarnation(9);
@@ -30,9 +28,7 @@ SessionRequest open_request() {
 
 TEST(Handshake, AcceptsWhatIsInBounds) {
   EXPECT_TRUE(parse_request(open_request().SerializeAsString()).ok());
-  SessionRequest read;
-  read.set_protocol_version(kProtocolVersion);
-  read.set_pool_uid("pool");
+  SessionRequest read = begin_request("pool");
   read.mutable_read_map();
   EXPECT_TRUE(parse_request(read.SerializeAsString()).ok());
 }
@@ -43,7 +39,21 @@ TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
     std::function<void(SessionRequest&)> spoil;
   };
   const Case cases[] = {
-      {"protocol version 1", [](SessionRequest& r) { r.set_protocol_version(1); }},
+      {"client speaks protocol version 1 to 2, and this memory node 3 to 4: run both in versions",
+       [](SessionRequest& r) {
+         r.set_protocol_version(1);
+         r.set_newest_version(2);
+       }},
+      {"client speaks protocol version 5, and",
+       [](SessionRequest& r) {
+         r.set_protocol_version(5);
+         r.clear_newest_version();
+       }},
+      {"newest_version is 3, which is before",
+       [](SessionRequest& r) {
+         r.set_protocol_version(4);
+         r.set_newest_version(3);
+       }},
       {"pool_uid is empty", [](SessionRequest& r) { r.clear_pool_uid(); }},
       {"pool_uid has 300 bytes", [](SessionRequest& r) { r.set_pool_uid(std::string(300, 'p')); }},
       {"pool_uid has bytes that are not printable", [](SessionRequest& r) { r.set_pool_uid("a\nb"); }},
@@ -79,6 +89,29 @@ TEST(Handshake, RefusesEachFieldOutOfBoundsAndSaysWhich) {
   EXPECT_NE(broken.status().message().find("does not parse"), std::string::npos) << broken.status().message();
   EXPECT_FALSE(parse_request("\xff\xff\xff").ok());
   EXPECT_FALSE(parse_request("").ok());
+}
+
+TEST(Handshake, BothGoByTheNewestVersionThatBothSpeak) {
+  struct Case {
+    std::uint32_t oldest, newest, agreed;
+  };
+  const Case cases[] = {
+      {kOldestProtocolVersion, kProtocolVersion, kProtocolVersion},
+      {kOldestProtocolVersion, 0, kOldestProtocolVersion},  // a client from before versions were told
+      {kOldestProtocolVersion - 1, kOldestProtocolVersion, kOldestProtocolVersion},
+      {kOldestProtocolVersion, kProtocolVersion + 1, kProtocolVersion},  // a client of the next version
+      {kProtocolVersion, kProtocolVersion + 2, kProtocolVersion},
+      {kProtocolVersion + 1, kProtocolVersion + 2, 0},
+      {1, kOldestProtocolVersion - 1, 0},
+      {0, 0, 0},
+  };
+  for (const Case& c : cases) {
+    SessionRequest request = open_request();
+    request.set_protocol_version(c.oldest);
+    request.set_newest_version(c.newest);
+    EXPECT_EQ(agreed_version(request), c.agreed) << c.oldest << " to " << c.newest;
+    EXPECT_EQ(parse_request(request.SerializeAsString()).ok(), c.agreed != 0) << c.oldest << " to " << c.newest;
+  }
 }
 
 SessionReply granted() {
@@ -133,6 +166,23 @@ TEST(Handshake, ReadsAWholeGrant) {
   }
   EXPECT_EQ(secret_bytes(grant->pool_secret), std::string(8, 's') + std::string(8, 'S'));
   EXPECT_EQ(secret_bytes(grant->table_seed), std::string(16, 't'));
+}
+
+TEST(Handshake, AGrantHasAVersionThatTheClientSpeaks) {
+  SessionReply reply = granted();
+  EXPECT_EQ(parse_grant(reply, "node:7400", 7, 9)->protocol_version, kOldestProtocolVersion)
+      << "a memory node from before versions were told";
+  for (const std::uint32_t version : {kOldestProtocolVersion, kProtocolVersion}) {
+    reply.set_protocol_version(version);
+    EXPECT_EQ(parse_grant(reply, "node:7400", 7, 9)->protocol_version, version);
+  }
+  for (const std::uint32_t version : {kOldestProtocolVersion - 1, kProtocolVersion + 1}) {
+    reply.set_protocol_version(version);
+    const auto refused = parse_grant(reply, "node:7400", 7, 9);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.status().message().find("and the client speaks 3 to 4"), std::string::npos)
+        << refused.status().message();
+  }
 }
 
 TEST(Handshake, RefusesGrantsThatCannotBe) {

@@ -119,7 +119,7 @@ void Registry::on_exchange(const fabric::Peer& peer, std::string_view bytes, std
   if (answer.code() == SessionReply::CODE_OK) {
     if (request->has_close()) return close(peer, request->close(), std::move(reply));
     if (request->has_open()) {
-      answer = open(peer, request->open());
+      answer = open(peer, request->open(), agreed_version(*request));
     } else if (map_.epoch() == 0) {
       answer = refusal(SessionReply::CODE_NOT_SERVING, not_serving_why_);
     } else {
@@ -209,7 +209,7 @@ void Registry::cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSessio
   }
 }
 
-SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSession& request) {
+SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSession& request, std::uint32_t version) {
   if (std::optional<SessionReply> refused = may_not_open(peer, request)) return *std::move(refused);
   cut_previous(peer, request);
   if (!take_open_permit()) {
@@ -235,12 +235,13 @@ SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSessio
                        " of them by dead clients that left operations half done): run fewer clients or workers. A "
                        "memory node has as many sessions as its memory was formatted for; one with more begins empty");
   }
-  return grant_session(peer, request, *group);
+  return grant_session(peer, request, *group, version);
 }
 
 SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::OpenSession& request,
-                                     std::uint32_t group) {
+                                     std::uint32_t group, std::uint32_t version) {
   Entry entry;
+  entry.older = version < kProtocolVersion;
   entry.id = next_id_++;
   entry.incarnation = request.client_incarnation();
   entry.process = request.client_process();
@@ -253,6 +254,7 @@ SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::O
 
   SessionReply reply;
   reply.set_code(SessionReply::CODE_OK);
+  reply.set_protocol_version(version);
   *reply.mutable_map() = map_;
   v1alpha1::SessionGrant& grant = *reply.mutable_grant();
   grant.set_session_id(entry.id);
@@ -287,6 +289,7 @@ SessionReply Registry::grant_session(const fabric::Peer& peer, const v1alpha1::O
   }
 
   lanes_ += entry.lanes;
+  older_ += entry.older ? 1 : 0;
   by_incarnation_[request.client_incarnation()] = entry.id;
   std::erase(closed_, entry.process);
   ++counters_.opened;
@@ -561,6 +564,7 @@ void Registry::fenced(std::uint64_t session_id) {
   by_incarnation_.erase(entry.incarnation);
   ended_.remember(entry.incarnation, config_.remembered_incarnations);
   remember_end(entry);
+  older_ -= entry.older ? 1 : 0;
   lanes_ -= entry.lanes;
   if (entry.era < era_) --lagging_;
   if (lagging_ == 0) advance_era();

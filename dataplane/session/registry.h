@@ -128,6 +128,8 @@ class Registry {
   std::uint64_t safe_era() const { return sessions_.empty() ? era_ + 1 : lagging_ > 0 ? era_ - 1 : era_; }
 
   std::size_t sessions() const { return sessions_.size(); }
+  // Returns how many of them have clients that speak an older protocol version than this program's newest.
+  std::uint64_t older_sessions() const { return older_; }
   std::uint64_t lanes() const { return lanes_; }
   // Returns the number of session places whose dead clients left something in their slots.
   std::uint64_t held_by_the_dead() const { return dead_.size(); }
@@ -167,6 +169,7 @@ class Registry {
     std::vector<std::uint64_t> keys;  // by index into regions_
     Nanos lease_end = 0;
     std::uint64_t era = 0;  // published
+    bool older = false;     // its client does not speak this program's newest protocol version
     bool fencing = false;
     bool clean = false;
     std::string why;
@@ -196,13 +199,14 @@ class Registry {
   };
 
   v1alpha1::SessionReply admit(const fabric::Peer& peer, const v1alpha1::SessionRequest& request) const;
-  v1alpha1::SessionReply open(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
+  // Opens a session in a protocol version that both sides speak.
+  v1alpha1::SessionReply open(const fabric::Peer& peer, const v1alpha1::OpenSession& request, std::uint32_t version);
   // Returns a refusal for requests that would fail even with a free session.
   std::optional<v1alpha1::SessionReply> may_not_open(const fabric::Peer& peer,
                                                      const v1alpha1::OpenSession& request) const;
   void cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSession& request);
   v1alpha1::SessionReply grant_session(const fabric::Peer& peer, const v1alpha1::OpenSession& request,
-                                       std::uint32_t group);
+                                       std::uint32_t group, std::uint32_t version);
   void close(const fabric::Peer& peer, const v1alpha1::CloseSession& request, std::function<void(std::string)> reply);
   v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
   bool take_open_permit();
@@ -252,6 +256,7 @@ class Registry {
   std::deque<Dead> dead_;
   std::deque<std::uint64_t> closed_;
   std::uint64_t lanes_ = 0;
+  std::uint64_t older_ = 0;  // sessions
 
   std::uint64_t era_ = 1;
   std::size_t lagging_ = 0;  // sessions whose published era is era_ - 1

@@ -66,12 +66,7 @@ struct RegistryTest : ::testing::Test, SessionObserver {
     EXPECT_TRUE(answered);
     return reply;
   }
-  static SessionRequest request() {
-    SessionRequest request;
-    request.set_protocol_version(kProtocolVersion);
-    request.set_pool_uid("pool");
-    return request;
-  }
+  static SessionRequest request() { return begin_request("pool"); }
   SessionReply open(std::uint64_t incarnation, std::uint64_t epoch = 1, std::uint32_t lanes = 1,
                     const fabric::Peer& peer = kClient) {
     SessionRequest asked = request();
@@ -123,6 +118,28 @@ TEST_F(RegistryTest, ServesNobodyBeforeAnEpochIsPublished) {
   EXPECT_EQ(open(1).code(), SessionReply::CODE_OK);
   EXPECT_EQ(exchange(read).map().epoch(), 1u);
   EXPECT_EQ(registry->counters().refused, 2u);
+}
+
+TEST_F(RegistryTest, AgreesOnAVersionAndCountsOlderClients) {
+  publish(1);
+  EXPECT_EQ(open(1).protocol_version(), kProtocolVersion);
+  EXPECT_EQ(registry->older_sessions(), 0u);
+  SessionRequest before = request();
+  before.clear_newest_version();
+  *before.mutable_open() = open_request(2);
+  const SessionReply reply = exchange(before);
+  EXPECT_EQ(reply.code(), SessionReply::CODE_OK);
+  EXPECT_EQ(reply.protocol_version(), kOldestProtocolVersion);
+  EXPECT_EQ(registry->older_sessions(), 1u);
+  registry->refuse(nullptr, "ended");
+  responder.finish_fences();
+  EXPECT_EQ(registry->older_sessions(), 0u);
+  before.set_protocol_version(kProtocolVersion + 1);
+  before.mutable_open()->set_client_incarnation(3);
+  const SessionReply refused = exchange(before);
+  EXPECT_EQ(refused.code(), SessionReply::CODE_BAD_REQUEST);
+  EXPECT_NE(refused.message().find("protocol version 5, and this memory node 3 to 4"), std::string::npos)
+      << refused.message();
 }
 
 // Executes nothing.

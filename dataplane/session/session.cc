@@ -364,9 +364,7 @@ Session::~Session() {
 
 task::Task<Result<std::unique_ptr<Session>>> Session::open(fabric::Port& port, Options options) {
   while (options.client_incarnation == 0) options.client_incarnation = port.random();
-  v1alpha1::SessionRequest request;
-  request.set_protocol_version(kProtocolVersion);
-  request.set_pool_uid(options.pool_uid);
+  v1alpha1::SessionRequest request = begin_request(options.pool_uid);
   request.mutable_open()->set_client_incarnation(options.client_incarnation);
   request.mutable_open()->set_epoch(options.epoch);
   request.mutable_open()->set_node_incarnation(options.node_incarnation);
@@ -540,9 +538,7 @@ task::Task<void> Session::close(Nanos deadline) {
   state.slot_free.wake_all();
   co_await state.ticker.join();
   // Without a goodbye the lease runs out and the node fences the session: that is slower, and just as safe.
-  v1alpha1::SessionRequest request;
-  request.set_protocol_version(kProtocolVersion);
-  request.set_pool_uid(state.options.pool_uid);
+  v1alpha1::SessionRequest request = begin_request(state.options.pool_uid);
   request.mutable_close()->set_session_id(state.grant.session_id);
   request.mutable_close()->set_client_incarnation(state.grant.client_incarnation);
   request.mutable_close()->set_token(std::string(base::text_of(state.grant.lane.token)));

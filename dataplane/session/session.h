@@ -26,6 +26,7 @@ using base::Nanos;
 
 // What a memory node granted; the secrets in it are never logged.
 struct Grant {
+  std::uint32_t protocol_version = 0;  // that both sides speak
   std::uint64_t session_id = 0;
   std::uint64_t client_incarnation = 0;
   std::uint64_t node_incarnation = 0;

@@ -143,6 +143,9 @@ func (n *nemesis) report(worked time.Duration, summary history.Summary) {
 	fmt.Printf("chaos: passed after %.0f s of work\n", worked.Seconds())
 	fmt.Printf("  faults       %d kills of compute shards, %d kills of memory nodes, %d stops (%d writes were under way: %s)\n",
 		n.shardKills, n.nodeKills, n.stops, n.stopped.Caught, chaos.Counts(n.stopped.Learned))
+	if n.upgrades > 0 {
+		fmt.Printf("  upgrades     %d changes of the version of a process; until every process was ready again after that of a memory node: %.1f s at most\n", n.upgrades, n.away.Seconds())
+	}
 	fmt.Printf("  stale writes 0 landed after a fence, over %d stops that were judged\n", n.stops-n.unjudged)
 	fmt.Printf("  operations   %d answered, %d failed (%s)\n", n.load.Answered(), n.load.Refused(), chaos.Counts(n.load.Errors()))
 	fmt.Printf("  history      %d keys, %d operations, %d of unknown outcome; %.0f UNKNOWNOUTCOME told\n", summary.Keys, summary.Ops, summary.Unknown, unknown)
@@ -183,6 +186,9 @@ func main() {
 			fmt.Fprintf(os.Stderr, "chaos: there is no fault %q, only %s\n", name, strings.Join(all, ", "))
 			os.Exit(2)
 		}
+	}
+	if o.Next == "" {
+		o.faults = slices.DeleteFunc(o.faults, func(name string) bool { return name == upgradeShard || name == upgradeNode })
 	}
 	runs, err := o.each()
 	if err := errors.Join(err, o.Wrong()); err != nil {

@@ -21,13 +21,18 @@ type nemesis struct {
 	random  *rand.Rand
 
 	shardKills, nodeKills, stops int
-	unjudged                     int // stops after which it could not be told what old sessions had done
+	upgrades                     int
+	away                         time.Duration // the longest that a memory node was, from its orderly end until it served again
+	unjudged                     int           // stops after which it could not be told what old sessions had done
 	stopped                      chaos.Stopped
 }
 
 func newNemesis(c *local.Cluster, l *chaos.Load, seed uint64) *nemesis {
 	return &nemesis{cluster: c, load: l, random: rand.New(rand.NewPCG(seed, 0x6e656d65736973))}
 }
+
+// Names of the faults that need daemons of another version.
+const upgradeShard, upgradeNode = "upgrade-shard", "upgrade-node"
 
 // faults are what there is to choose from, with how often each is chosen.
 var faults = []struct {
@@ -39,6 +44,8 @@ var faults = []struct {
 	{"stop-shard", 3, (*nemesis).stopShard},
 	{"kill-node", 2, (*nemesis).killNode},
 	{"kill-both", 1, (*nemesis).killBoth},
+	{upgradeShard, 2, (*nemesis).upgradeShard},
+	{upgradeNode, 3, (*nemesis).upgradeNode},
 }
 
 // run does one of everything that is chosen, then more in random order until the time is up and there were enough stops.
@@ -112,6 +119,49 @@ func (n *nemesis) killBoth(ctx context.Context) error {
 		return err
 	}
 	return n.recover(ctx)
+}
+
+// upgradeShard ends a compute shard in order, and starts it in the other version.
+func (n *nemesis) upgradeShard(ctx context.Context) error {
+	shard := n.cluster.Shards[n.anyShard()]
+	if err := shard.End(); err != nil {
+		return err
+	}
+	n.upgrades++
+	shard.Change()
+	if err := shard.Start(); err != nil {
+		return err
+	}
+	return shard.Ready(ctx)
+}
+
+// upgradeNode ends a memory node in order, and starts it in the other version, over its memory. Every other time the new process is killed while it takes that up
+// or begins to serve, and starts once more.
+func (n *nemesis) upgradeNode(ctx context.Context) error {
+	node := n.cluster.Nodes[n.random.IntN(len(n.cluster.Nodes))]
+	begun := time.Now()
+	if err := node.End(); err != nil {
+		return err
+	}
+	n.upgrades++
+	node.Change()
+	if err := node.Start(); err != nil {
+		return err
+	}
+	if n.random.IntN(2) == 0 {
+		if err := node.Kill(); err != nil {
+			return err
+		}
+		n.nodeKills++
+		if err := node.Start(); err != nil {
+			return err
+		}
+	}
+	if err := n.recover(ctx); err != nil {
+		return err
+	}
+	n.away = max(n.away, time.Since(begun))
+	return nil
 }
 
 // recover publishes the new life of a memory node, and waits until all are whole again.

@@ -52,6 +52,7 @@ type Cluster struct {
 // Shape is what a pool of processes is made of.
 type Shape struct {
 	Binaries string // directory of the daemons and of farpool-fsck
+	Next     string // directory of the daemons of another version; empty: there is none
 	Memory   string // that each memory node lends
 	Protocol string // of the index: rcuckoo, race or outback
 	Tables   int    // with race: that a memory node's first one may be split into, a power of two
@@ -66,6 +67,7 @@ func (s *Shape) Flags() {
 	flag.DurationVar(&s.Lease, "lease", s.Lease, "of a client; the failure timeout is half of it")
 	flag.StringVar(&s.Wire, "wire", s.Wire, "that lanes go over: "+strings.Join(wires, ", "))
 	flag.StringVar(&s.Binaries, "bin", s.Binaries, "directory of the daemons and of farpool-fsck")
+	flag.StringVar(&s.Next, "next", s.Next, "directory of the daemons of another version, for upgrades")
 	flag.StringVar(&s.Memory, "memory", s.Memory, "that each memory node lends")
 	flag.StringVar(&s.Protocol, "protocol", s.Protocol, "of the index: rcuckoo, race or outback")
 	flag.IntVar(&s.Tables, "tables", s.Tables, "with race: tables that a memory node's first one may be split into, a power of two")
@@ -148,7 +150,7 @@ func NewCluster(directory string, s Shape) (*Cluster, error) {
 			return nil, err
 		}
 		c.Nodes = append(c.Nodes, &MemoryNode{agent: agent, Process: Process{
-			Name: name, metrics: at[2], Log: logFile(directory, name),
+			Name: name, metrics: at[2], Log: logFile(directory, name), other: s.other("farpool-memory-node"),
 			args: append([]string{filepath.Join(s.Binaries, "farpool-memory-node"), "--protocol", s.Protocol, "--tables", strconv.Itoa(s.Tables), "--memory", s.Memory, "--memory-path", directory,
 				"--listen", at[0], "--agent-listen", at[1], "--metrics-listen", at[2],
 				"--failure-timeout", milliseconds(s.Lease / 2), "--lease", milliseconds(s.Lease)}, credential("node", name)...),
@@ -167,13 +169,21 @@ func NewCluster(directory string, s Shape) (*Cluster, error) {
 			}
 		}
 		c.Shards = append(c.Shards, &Process{
-			Name: name, metrics: at[1], Log: logFile(directory, name),
+			Name: name, metrics: at[1], Log: logFile(directory, name), other: s.other("farpool-compute-shard"),
 			args: append([]string{filepath.Join(s.Binaries, "farpool-compute-shard"), "--drain", "0s", "--bootstrap", bootstrap, "--listen", at[0],
 				"--agent-listen", "none", "--metrics-listen", at[1], "--operation-deadline", "5s"}, credential("client", name)...),
 		})
 		c.Target.Shards = append(c.Target.Shards, at[0])
 	}
 	return c, nil
+}
+
+// other is a daemon of the other version; empty: there is none.
+func (s *Shape) other(daemon string) string {
+	if s.Next == "" {
+		return ""
+	}
+	return filepath.Join(s.Next, daemon)
 }
 
 // milliseconds is a duration as the daemons read it.

@@ -23,6 +23,7 @@ import (
 type Process struct {
 	Name    string
 	args    []string
+	other   string // the daemon of the other version
 	metrics string // host:port
 	Log     string
 	cmd     *exec.Cmd
@@ -85,6 +86,9 @@ func (p *Process) End() error {
 		return fmt.Errorf("%s did not end within %s of SIGTERM", p.Name, chaos.Patience)
 	}
 }
+
+// Change makes the next life one of the other version.
+func (p *Process) Change() { p.args[0], p.other = p.other, p.args[0] }
 
 func (p *Process) Alive() bool {
 	if p.ended == nil {

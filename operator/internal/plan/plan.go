@@ -185,6 +185,7 @@ type decision struct {
 	repairs repairs
 	written written
 	moves   moves
+	upgrade upgrade
 
 	// memoryScales and computeScales are in the order of the spec's entries; growth has the condition of each memory pool that may grow by itself.
 	memoryScales, computeScales []scale
@@ -230,7 +231,7 @@ func Decide(input Input) (*Plan, error) {
 	d.takeOverReplicas()
 	spec := d.Pool.Spec
 	d.paused = spec.Management == v1alpha1.ManagementPaused
-	image := d.freezeTemplate()
+	image := d.chooseImage()
 	d.pool = render.Pool{
 		Name: d.Pool.Name, Namespace: d.Pool.Namespace, UID: d.Pool.UID, Spec: spec,
 		Image: image, OperatorNamespace: d.Settings.Namespace,
@@ -267,6 +268,7 @@ func Decide(input Input) (*Plan, error) {
 	d.decideRepairs(act)
 	d.decideResize(act)
 	d.decideGrowth(act)
+	d.decideUpgrade(act)
 	if act {
 		d.objects()
 		d.amend()
@@ -274,20 +276,6 @@ func Decide(input Input) (*Plan, error) {
 	}
 	d.status()
 	return &d.Plan, nil
-}
-
-// freezeTemplate finds the template of the pool's pods. If anything says which one they were made from, it is that one, whatever this operator's own version is.
-func (d *decision) freezeTemplate() (image string) {
-	if frozen := d.Pool.Status.Template; frozen != nil {
-		d.version = frozen.Version
-		return frozen.Image
-	}
-	for _, object := range d.Nodes {
-		d.version = object.Spec.TemplateVersion
-		return object.Spec.Image
-	}
-	d.version = render.Newest
-	return imageOf(d.Settings.Image, d.Pool.Spec.Version)
 }
 
 // DefaultSharedMemoryPaths are directories that hold nothing else.
@@ -725,10 +713,19 @@ func (d *decision) mapKeyNeeds() []render.Object {
 
 // memoryNode makes the memory node's object once, and its pod whenever there is none. It never replaces a pod that has found a place.
 func (d *decision) memoryNode(n *node) {
-	object := render.MemoryNode(d.pool, *n.pool, n.ordinal, d.version)
+	pool := d.pool
+	pool.Image = d.upgrade.image
+	object := render.MemoryNode(pool, *n.pool, n.ordinal, d.version)
 	if n.object == nil {
 		d.Apply = append(d.Apply, object)
 		return
+	}
+	if d.upgrade.next == n && n.object.DeletionTimestamp.IsZero() {
+		object.Spec.WithImage(d.pool.Image).WithMemory(n.object.Spec.Memory).WithTemplateVersion(n.object.Spec.TemplateVersion)
+		d.Apply = append(d.Apply, object)
+		if n.pod == nil {
+			return // it is made with that image
+		}
 	}
 	d.relabel(n.object, object.Labels)
 	if !n.object.DeletionTimestamp.IsZero() {

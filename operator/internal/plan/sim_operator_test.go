@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
@@ -203,7 +204,7 @@ func (o *operator) reconcile() {
 	}
 	o.observe()
 	decided, err := plan.Decide(plan.Input{Snapshot: o.snapshot, Now: o.now, Random: o.entropy(),
-		Settings: plan.Settings{Image: "farpool/dataplane:1", Namespace: "farpool-system", PodResize: o.repairs != nil, AgentAddress: func(*corev1.Pod) string { return "10.0.0.1:7401" }}})
+		Settings: plan.Settings{Image: simImage, Namespace: "farpool-system", PodResize: o.repairs != nil, AgentAddress: func(*corev1.Pod) string { return "10.0.0.1:7401" }}})
 	if err != nil {
 		o.fail("a plan can be made", "%v", err)
 		return
@@ -335,6 +336,9 @@ func (o *operator) isHeld(epoch int64) bool {
 }
 
 func (o *operator) apply(object render.Object) error {
+	if deployment, is := object.(*appsv1ac.DeploymentApplyConfiguration); is {
+		return o.rollOut(deployment)
+	}
 	k, name, ok := modelled(object)
 	if !ok {
 		return nil

@@ -68,6 +68,8 @@ type repairWorld struct {
 
 	// These count RepairLeases that operators made, calls to fence and to repair that took effect, sessions whose remains were repaired, and patches of pods.
 	leases, fences, attempts, repaired, amended int
+
+	upgradeWorld
 }
 
 func (r *repairWorld) fate(process uint64) *fate { return r.fates[v1alpha1.ProcessID(process)] }
@@ -78,6 +80,8 @@ func (r *repairWorld) add(other *repairWorld) {
 	r.attempts += other.attempts
 	r.repaired += other.repaired
 	r.amended += other.amended
+	r.patches += other.patches
+	r.returns += other.returns
 }
 
 // sessions of one life of a memory node, by process: open ones, what processes left whose session has ended, who is fenced, and who closed their last session.
@@ -109,7 +113,7 @@ func (p *process) end(id uint64) {
 
 // withShards gives a world compute shards, and the pods of its memory nodes a spec that can be patched.
 func (w *world) withShards() {
-	w.repairs = &repairWorld{shards: map[types.UID]*shard{}, fates: map[string]*fate{}, outOfService: map[string]bool{}, asked: map[string]bool{}}
+	w.repairs = &repairWorld{shards: map[types.UID]*shard{}, fates: map[string]*fate{}, outOfService: map[string]bool{}, asked: map[string]bool{}, upgradeWorld: newUpgradeWorld()}
 	w.respec(func(spec *v1alpha1.KVPoolSpec) {
 		spec.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: simCompute, Replicas: simShards, Workers: 1}}}
 	})
@@ -190,7 +194,7 @@ func (w *world) shardKubelets() {
 			w.endShard(pod.UID, false)
 			w.take(kindShard, name)
 			w.say("pod %s is gone", name)
-		case w.repairs.shards[pod.UID] == nil:
+		case w.repairs.shards[pod.UID] == nil && imageIn(pod) != badImage:
 			edit(w, kindShard, name, func(pod *corev1.Pod) {
 				ended := pod.Status.ContainerStatuses[0].State
 				pod.Status.ContainerStatuses = shardStatus(running())
@@ -199,15 +203,27 @@ func (w *world) shardKubelets() {
 			w.startShard(w.shardPod(name))
 		}
 	}
+	w.replaceShards()
 	for len(w.live(kindShard)) < simShards {
-		w.repairs.pods++
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("%s-%s-%d", simPool, simCompute, w.repairs.pods), UID: w.uid("pod"),
-				Labels: map[string]string{v1alpha1.LabelComputePool: simCompute}},
-			Spec:   corev1.PodSpec{NodeName: fmt.Sprintf("shard-worker-%d", w.repairs.pods)},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.1.1", ContainerStatuses: shardStatus(running())},
-		}
-		w.put(kindShard, pod)
+		w.makeShard()
+	}
+}
+
+// makeShard makes a pod of the Deployment of compute shards, in which a process starts if its image does that.
+func (w *world) makeShard() {
+	w.repairs.pods++
+	state := running()
+	if w.repairs.image == badImage {
+		state = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: fmt.Sprintf("%s-%s-%d", simPool, simCompute, w.repairs.pods), UID: w.uid("pod"),
+			Labels: map[string]string{v1alpha1.LabelComputePool: simCompute}},
+		Spec:   corev1.PodSpec{NodeName: fmt.Sprintf("shard-worker-%d", w.repairs.pods), Containers: containers(w.repairs.image)},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.1.1", ContainerStatuses: shardStatus(state)},
+	}
+	w.put(kindShard, pod)
+	if w.repairs.image != badImage {
 		w.startShard(pod)
 	}
 }
@@ -225,6 +241,7 @@ func (w *world) work(random *rand.Rand) {
 			continue
 		}
 		s.epoch = uint64(w.newest.Epoch)
+		w.repairs.shown[imageIn(w.shardPod(name))] = true
 		for i := range w.newest.Nodes {
 			p := w.serves(w.newest, &w.newest.Nodes[i])
 			if p == nil || w.deaf[p.memory.node] {
@@ -418,13 +435,14 @@ func (o *operator) knowsLeft(process string) bool {
 // podPatch is all that an operator may patch of a pod that runs.
 type podPatch struct {
 	Metadata struct {
-		ResourceVersion string            `json:"resourceVersion"`
-		Annotations     map[string]string `json:"annotations"`
+		ResourceVersion string             `json:"resourceVersion"`
+		Annotations     map[string]*string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
 		Tolerations []corev1.Toleration `json:"tolerations"`
 		Containers  []struct {
 			Name      string `json:"name"`
+			Image     string `json:"image"`
 			Resources struct {
 				Requests map[corev1.ResourceName]*resource.Quantity `json:"requests"`
 				Limits   map[corev1.ResourceName]*resource.Quantity `json:"limits"`
@@ -451,7 +469,13 @@ func (w *world) amendPod(amendment plan.Amendment) error {
 	edit(w, kindPod, live.Name, func(pod *corev1.Pod) {
 		pod.Annotations = maps.Clone(pod.Annotations)
 		for key, value := range patch.Metadata.Annotations {
-			if was, has := pod.Annotations[key]; has && was != value {
+			if value == nil {
+				delete(pod.Annotations, key)
+				continue
+			}
+			value := *value
+			own := key == v1alpha1.AnnotationPodHash || key == v1alpha1.AnnotationReplaces
+			if was, has := pod.Annotations[key]; has && was != value && !own {
 				w.fail("a patch takes nothing away", "annotation %s of pod %s was %s, and is made %s", key, pod.Name, was, value)
 			}
 			pod.Annotations[key] = value
@@ -465,6 +489,11 @@ func (w *world) amendPod(amendment plan.Amendment) error {
 				}
 			}
 			pod.Spec.Tolerations = patch.Spec.Tolerations
+		}
+		if amendment.What == "image" {
+			w.imaged(pod, patch.Spec.Containers[0].Image)
+			pod.Spec.Containers = slices.Clone(pod.Spec.Containers)
+			pod.Spec.Containers[0].Image = patch.Spec.Containers[0].Image
 		}
 		if amendment.Subresource == "resize" {
 			for _, container := range patch.Spec.Containers {
@@ -530,10 +559,11 @@ func (o *operator) observeShards(s *observe.Snapshot) {
 		return
 	}
 	s.ComputePools = byName[*v1alpha1.ComputeShardPool](o.cached(kindCompute))
+	all, updated, ready := o.rolled()
 	s.Deployments = map[string]*appsv1.Deployment{simPool + "-" + simCompute: {
-		ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: simPool + "-" + simCompute, UID: "deployment", Generation: 1},
-		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To(int32(simShards))},
-		Status:     appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: simShards, UpdatedReplicas: simShards, ReadyReplicas: simShards, AvailableReplicas: simShards},
+		ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: simPool + "-" + simCompute, UID: "deployment", Generation: o.repairs.generation},
+		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To(int32(simShards)), Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: containers(o.repairs.image)}}},
+		Status:     appsv1.DeploymentStatus{ObservedGeneration: o.repairs.generation, Replicas: all, UpdatedReplicas: updated, ReadyReplicas: ready, AvailableReplicas: ready},
 	}}
 	s.ComputePods = sortedObjects[*corev1.Pod](o.cached(kindShard))
 	s.DeploymentOf = map[types.UID]string{}
@@ -797,13 +827,22 @@ func (r *run) editMemoryPods(random *rand.Rand, chance func(int) bool) {
 	})
 }
 
-// endShardFaults has processes that stand still go on, and people delete the RepairLeases of theirs that are not complete.
+// endShardFaults has processes that stand still go on, and people delete the RepairLeases of theirs that are not complete. Compute shards that were fenced while they
+// live can open no session again: people end these, too.
 func (r *run) endShardFaults() {
 	if r.repairs == nil {
 		return
 	}
 	for _, s := range r.repairs.shards {
 		s.stopped = false
+	}
+	for _, name := range r.names(kindShard) {
+		uid := r.shardPod(name).UID
+		s := r.repairs.shards[uid]
+		if s != nil && slices.ContainsFunc(r.runs(), func(p *process) bool { return p.sessions.fenced[s.process] }) {
+			code := r.endShard(uid, false)
+			edit(r.world, kindShard, name, func(pod *corev1.Pod) { pod.Status.ContainerStatuses = shardStatus(exited(code, r.now)) })
+		}
 	}
 	for _, lease := range r.openLeases() {
 		if lease.Spec.Cause == v1alpha1.CauseRequested {

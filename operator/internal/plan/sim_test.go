@@ -78,6 +78,7 @@ const (
 	peopleRequestRepair
 	podsAreAsBefore
 	memoryPodsAreEdited
+	versionChanges
 	whats
 )
 
@@ -139,6 +140,11 @@ func eventsOf(seed uint64) []event {
 		later := rand.New(rand.NewPCG(seed, 7))
 		for range 30 + later.IntN(30) {
 			events = slices.Insert(events, later.IntN(len(events)), drawn(later, &ofShards))
+		}
+		if seed%2 == 0 {
+			for range 1 + later.IntN(4) {
+				events = slices.Insert(events, later.IntN(len(events)), event{versionChanges, later.Uint64()})
+			}
 		}
 	}
 	return events
@@ -225,11 +231,11 @@ func (r *run) happen(e event) {
 		r.now = r.now.Add(time.Duration(random.IntN(120)) * time.Second)
 	case processEnds:
 		if runs {
-			r.start(pod, true)
+			r.startOrCrash(pod, true)
 		}
 	case memoryEnds:
 		if runs {
-			r.start(pod, false)
+			r.startOrCrash(pod, false)
 		}
 	case podFails:
 		if runs {
@@ -347,6 +353,8 @@ func (r *run) happen(e event) {
 		}
 	case statusIsOld:
 		r.bringBackAnOldStatus(random)
+	case versionChanges:
+		r.changeVersion(random)
 	case shardsWork, shardEnds, shardStops, shardPodIsDeleted, shardNodeIsLost, sessionsExpire, peopleRequestRepair, podsAreAsBefore, memoryPodsAreEdited:
 		r.happenToShards(e, random, chance)
 	case faultsChange:
@@ -440,7 +448,12 @@ func (r *run) endFaults() {
 	for _, name := range r.names(kindWorker) {
 		edit(r.world, kindWorker, name, func(worker *corev1.Node) { worker.Spec.Unschedulable = false })
 	}
-	r.respec(func(spec *v1alpha1.KVPoolSpec) { spec.Management, spec.Resize = v1alpha1.ManagementManaged, nil })
+	r.respec(func(spec *v1alpha1.KVPoolSpec) {
+		spec.Management, spec.Resize = v1alpha1.ManagementManaged, nil
+		if version := spec.Version; version == "bad" || version == "half" {
+			spec.Version = []string{"", "3"}[r.serial%2]
+		}
+	})
 	for _, name := range r.names(kindResize) {
 		if r.live(kindResize)[name].(*v1alpha1.ResizeOperation).Spec.RequestedState == v1alpha1.RequestedAbort {
 			r.take(kindResize, name)
@@ -522,6 +535,9 @@ func (r *run) unsettled() string {
 		if r.live(kindResize)[name].(*v1alpha1.ResizeOperation).Status.CompletionTime == nil {
 			return fmt.Sprintf("ResizeOperation %s is open", name)
 		}
+	}
+	if says := r.unupgraded(); says != "" {
+		return says
 	}
 	return r.unrepaired()
 }
@@ -613,6 +629,10 @@ func TestSimulation(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %d objects put off, %.0f seeds a minute", seeds, epochs, moves, putOff, float64(seeds)/took.Minutes())
 	t.Logf("total: planner: %d RepairLeases, %d calls to fence, %d calls to repair, which repaired what %d sessions had left, %d patches of pods", total.leases, total.fences, total.attempts, total.repaired, total.amended)
+	t.Logf("total: planner: %d images that pods of memory nodes got, with %d of which they served", total.patches, total.returns)
+	if seeds >= 100 && total.returns < seeds/10 {
+		t.Error("too little is upgraded")
+	}
 	if seeds >= 100 && (total.leases < seeds/10 || total.repaired < seeds/50 || total.amended < seeds/10) {
 		t.Error("too little is repaired or amended")
 	}

@@ -96,6 +96,7 @@ type process struct {
 	follows, holds *farpoolv1alpha1.ShardMap
 	facts          *farpoolv1alpha1.Facts // nil: to be made anew
 	sessions       sessions
+	image          string
 }
 
 type world struct {
@@ -297,6 +298,8 @@ func unchanged(object any, cached client.Object) bool {
 	case *apiac.MemoryNodePoolApplyConfiguration:
 		spec := cached.(*v1alpha1.MemoryNodePool).Spec
 		return spec.Declared == *object.Spec.Declared && spec.Replicas == *object.Spec.Replicas
+	case *apiac.MemoryNodeApplyConfiguration:
+		return cached.(*v1alpha1.MemoryNode).Spec.Image == *object.Spec.Image
 	case *apiac.ComputeShardPoolApplyConfiguration:
 		spec := cached.(*v1alpha1.ComputeShardPool).Spec
 		return spec.Declared == *object.Spec.Declared && spec.Replicas == *object.Spec.Replicas
@@ -352,7 +355,8 @@ func (w *world) apply(object any) error {
 		return w.applyLease(object)
 	case *apiac.MemoryNodeApplyConfiguration:
 		if live != nil {
-			return nil // the same spec
+			edit(w, k, name, func(node *v1alpha1.MemoryNode) { node.Spec.Image = *object.Spec.Image })
+			return nil // the rest is the same
 		}
 		w.put(k, &v1alpha1.MemoryNode{ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: name, UID: w.uid("node")},
 			Spec: v1alpha1.MemoryNodeSpec{PoolName: simPool, MemoryPool: simEntry, Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image}})
@@ -700,7 +704,11 @@ func (w *world) found(spec *v1alpha1.ShardMapSpec) {
 func (w *world) start(pod *corev1.Pod, warm bool) {
 	w.serial++
 	before := w.processes[pod.UID]
-	p := &process{incarnation: 1000 + w.serial, fresh: true, sessions: newSessions(), tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
+	if w.repairs != nil && before == nil {
+		before = w.repairs.ended[pod.UID]
+		delete(w.repairs.ended, pod.UID)
+	}
+	p := &process{image: imageIn(pod), incarnation: 1000 + w.serial, fresh: true, sessions: newSessions(), tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
 	if warm && before != nil {
 		p.memory, p.holds, p.fresh, p.tables = before.memory, before.memory.kept, !before.memory.named, before.tables
 	} else {
@@ -731,6 +739,12 @@ func (w *world) endPod(pod *corev1.Pod) {
 	if p := w.processes[pod.UID]; p != nil {
 		w.forget(p.memory)
 		delete(w.processes, pod.UID)
+	}
+	if w.repairs != nil {
+		if p := w.repairs.ended[pod.UID]; p != nil {
+			w.forget(p.memory)
+		}
+		delete(w.repairs.ended, pod.UID)
 	}
 	w.take(kindPod, pod.Name)
 	w.say("pod %s is gone", pod.Name)
@@ -794,6 +808,7 @@ func (w *world) told(p *process, publication plan.Publication, prepare bool) err
 			w.write(func() bool { return true })
 		}
 	}
+	w.returned(p)
 	return nil
 }
 
@@ -919,7 +934,9 @@ func (w *world) kubelets(random *rand.Rand) {
 			edit(w, kindPod, name, func(pod *corev1.Pod) {
 				pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", ContainerStatuses: []corev1.ContainerStatus{{State: running()}}}
 			})
-			w.start(w.pod(name), false)
+			w.startOrCrash(w.pod(name), false)
+		case w.changed(pod) && random.IntN(4) > 0:
+			w.startOrCrash(pod, true)
 		}
 	}
 }

@@ -256,6 +256,12 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 			}
 		}
 	}
+	if image := imageInPod(n.pod); image != "" && image != before.Image && d.inMap(n.name) && d.up(n) {
+		now.Image = image
+		if before.Image != "" {
+			d.tell(n, corev1.EventTypeNormal, v1alpha1.ReasonMemoryNodeUpgraded, "Upgrade", fmt.Sprintf("memory node %s serves with image %s, in place of %s", n.name, image, before.Image))
+		}
+	}
 	now.Conditions = d.setConditions(now.Conditions, n.object.Generation, ready, d.nodeUpToDate(n))
 	if was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionReady); ready.Reason == v1alpha1.ReasonRDMAMissing && (was == nil || was.Reason != ready.Reason) {
 		d.tell(n, corev1.EventTypeWarning, ready.Reason, "Attach", fmt.Sprintf("memory node %s: %s", n.name, ready.Message))
@@ -368,8 +374,8 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	if len(d.pool.ComputePools()) > 0 {
 		status.Endpoint = d.pool.Endpoint()
 	}
-	if d.template != nil && status.Template == nil {
-		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.pool.Image}
+	if d.template != nil {
+		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.upgrade.image, CreatedWith: d.upgrade.createdWith}
 	}
 
 	var ready, desired int32
@@ -394,12 +400,17 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	pressure := d.memoryPressure()
 	foreign := d.foreignPods()
 	d.degraded = append(d.degraded, foreign...)
+	if d.upgrade.trouble != nil {
+		d.degraded = append(d.degraded, *d.upgrade.trouble)
+	}
 	degraded := d.isDegraded(nodes, pressure)
 	d.tellForeignPods(foreign, degraded)
 	valid := d.specValid()
 	d.tellSpec(valid)
+	upToDate := d.poolUpToDate()
+	d.tellUpgrade(upToDate)
 	status.Conditions = d.setConditions(status.Conditions, d.Pool.Generation,
-		d.available(nodes, shards), d.progressing(nodes, shards), degraded, valid, d.reachable(), pressure, d.certificatesReady(), d.poolUpToDate())
+		d.available(nodes, shards), d.progressing(nodes, shards), degraded, valid, d.reachable(), pressure, d.certificatesReady(), upToDate)
 	d.Status.Pool = status
 }
 
@@ -518,6 +529,10 @@ func (d *decision) progressing(nodes []nodeCondition, shards shards) metav1.Cond
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, "%s", d.pending(nodes))
 	case d.moves.words != "":
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonResizing, "%s", joinWords(d.moves.words, notReadyWords(notReady)))
+	case d.upgrade.trouble != nil:
+		return condition(progressing, metav1.ConditionFalse, d.upgrade.trouble.reason, "%s", d.upgradeWords())
+	case d.upgrade.pending:
+		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonUpgrading, "%s", d.upgradeWords())
 	case d.epochs.next != nil || len(d.Publish) > 0:
 		return condition(progressing, metav1.ConditionTrue, v1alpha1.ReasonPublishing, "waiting for memory nodes to follow map epoch %d", effective.Epoch)
 	case len(notReady) > 0:

@@ -16,6 +16,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/observe"
 	"farpool.dev/farpool/operator/internal/render"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 // Amendment changes what may be changed of a pod that runs.
@@ -43,20 +44,24 @@ type upToDate struct {
 // HowToRenew tells people how a memory node that runs gets what an edit asks for.
 const HowToRenew = "A memory node keeps what it was started with for as long as its memory lasts, and a pod that is made again starts with what the spec says now. To keep the keys, cordon its Kubernetes node (kubectl cordon): its keys move to other memory nodes, and then it is made again elsewhere. Deleting its pod is faster, and loses what it holds"
 
-// rendered is the pod that a memory node with an object would get now.
+// rendered is the pod that a memory node with an object would get now. The object's own image and template count.
 func (d *decision) rendered(n *node) (*corev1ac.PodApplyConfiguration, error) {
 	if n.wantedPod != nil {
 		return n.wantedPod, nil
 	}
-	// The object's own image and template count: they were frozen when it was made.
+	pod, err := d.renderedWith(n, n.object.Spec.Image)
+	n.wantedPod = pod
+	return pod, err
+}
+
+func (d *decision) renderedWith(n *node, image string) (*corev1ac.PodApplyConfiguration, error) {
 	frozen := d.pool
-	frozen.Image = n.object.Spec.Image
+	frozen.Image = image
 	template, err := render.TemplateOf(n.object.Spec.TemplateVersion)
 	if err != nil {
 		return nil, err
 	}
-	n.wantedPod, err = template.MemoryPod(frozen, *n.pool, n.name, n.object.UID)
-	return n.wantedPod, err
+	return template.MemoryPod(frozen, *n.pool, n.name, n.object.UID)
 }
 
 // compare compares a memory node's pod with what the spec says now. It compares only pods that have found a place: other pods are made anew.
@@ -66,6 +71,16 @@ func (d *decision) compare(n *node) upToDate {
 		return u
 	}
 	wanted, err := d.rendered(n)
+	if image := imageInPod(n.pod); err == nil && image != "" && image != n.object.Spec.Image {
+		// It is compared with what it should be with the image that it has.
+		var with *corev1ac.PodApplyConfiguration
+		if with, err = d.renderedWith(n, image); err == nil {
+			if d.upgrade.restarts == n {
+				u.restart(n, *podHash(with), *podHash(wanted))
+			}
+			wanted = with
+		}
+	}
 	if err != nil {
 		return u // another finding says so
 	}
@@ -87,6 +102,22 @@ func (d *decision) compare(n *node) upToDate {
 		u.differences = append(u.differences, "its pod was placed by another nodeSelector")
 	}
 	return u
+}
+
+// restart gives a pod the image of its MemoryNode. The kubelet then restarts the container, and the pod keeps its volumes. The pod notes which process goes: until
+// another one answers, the memory node counts as away.
+func (u *upToDate) restart(n *node, had, has string) {
+	annotations := map[string]any{v1alpha1.AnnotationReplaces: nil}
+	if facts := n.agent.Facts; facts != nil {
+		annotations[v1alpha1.AnnotationReplaces] = shardmap.FormatIncarnation(facts.GetIncarnation())
+	}
+	if n.pod.Annotations[v1alpha1.AnnotationPodHash] == had {
+		annotations[v1alpha1.AnnotationPodHash] = has
+	}
+	u.amend(n.pod, "", "image", map[string]any{
+		"metadata": map[string]any{"annotations": annotations},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": n.pod.Spec.Containers[0].Name, "image": n.object.Spec.Image}}},
+	})
 }
 
 func podHash(pod *corev1ac.PodApplyConfiguration) *string {
@@ -250,6 +281,10 @@ func (d *decision) nodeUpToDate(n *node) metav1.Condition {
 	const kind = v1alpha1.ConditionUpToDate
 	u := d.compare(n)
 	switch {
+	case d.behind(n) && (d.inMap(n.name) || d.upgrade.pending):
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonUpgrading, "it has image %s, and gets %s in its turn", n.object.Spec.Image, d.pool.Image)
+	case imageInPod(n.pod) != "" && (imageInPod(n.pod) != n.object.Spec.Image || n.replaced()):
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonUpgrading, "it restarts with image %s", n.object.Spec.Image)
 	case n.pod == nil || !observe.Placed(n.pod) || !n.pod.DeletionTimestamp.IsZero():
 		return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "its pod is made as the spec says")
 	case u.unserved && len(u.differences) == 1:
@@ -265,6 +300,9 @@ func (d *decision) nodeUpToDate(n *node) metav1.Condition {
 // poolUpToDate says which pods differ from the spec, and what to do about it.
 func (d *decision) poolUpToDate() metav1.Condition {
 	const kind = v1alpha1.ConditionUpToDate
+	if c := d.upgradeCondition(); c != nil {
+		return *c
+	}
 	var differ, resizing []string
 	first := ""
 	for _, n := range d.nodes {
@@ -274,6 +312,7 @@ func (d *decision) poolUpToDate() metav1.Condition {
 		c := d.nodeUpToDate(n)
 		switch {
 		case c.Status == metav1.ConditionTrue:
+		case c.Reason == v1alpha1.ReasonUpgrading:
 		case c.Reason == v1alpha1.ReasonResizingInPlace:
 			resizing = append(resizing, fmt.Sprintf("%s (%s)", n.name, c.Message))
 		default:

@@ -181,6 +181,7 @@ type Facts struct {
 	Message       string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"` // why it is not ready, for people
 	MemoryNode    *MemoryNodeFacts       `protobuf:"bytes,9,opt,name=memory_node,json=memoryNode,proto3" json:"memory_node,omitempty"`
 	ComputeShard  *ComputeShardFacts     `protobuf:"bytes,10,opt,name=compute_shard,json=computeShard,proto3" json:"compute_shard,omitempty"`
+	Versions      *Versions              `protobuf:"bytes,11,opt,name=versions,proto3" json:"versions,omitempty"` // left out by programs from before these were told
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,6 +286,90 @@ func (x *Facts) GetComputeShard() *ComputeShardFacts {
 	return nil
 }
 
+func (x *Facts) GetVersions() *Versions {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+// What a program of the data plane works with. Both daemons of an image say the same, but for memory_format.
+type Versions struct {
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	OldestProtocol     uint32                 `protobuf:"varint,1,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"` // of sessions, SessionRequest
+	NewestProtocol     uint32                 `protobuf:"varint,2,opt,name=newest_protocol,json=newestProtocol,proto3" json:"newest_protocol,omitempty"`
+	OldestMemoryFormat uint32                 `protobuf:"varint,3,opt,name=oldest_memory_format,json=oldestMemoryFormat,proto3" json:"oldest_memory_format,omitempty"` // that it reads, and that a memory node takes up
+	NewestMemoryFormat uint32                 `protobuf:"varint,4,opt,name=newest_memory_format,json=newestMemoryFormat,proto3" json:"newest_memory_format,omitempty"`
+	MemoryFormat       uint32                 `protobuf:"varint,5,opt,name=memory_format,json=memoryFormat,proto3" json:"memory_format,omitempty"` // memory nodes only: of their memory
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Versions) Reset() {
+	*x = Versions{}
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Versions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Versions) ProtoMessage() {}
+
+func (x *Versions) ProtoReflect() protoreflect.Message {
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Versions.ProtoReflect.Descriptor instead.
+func (*Versions) Descriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Versions) GetOldestProtocol() uint32 {
+	if x != nil {
+		return x.OldestProtocol
+	}
+	return 0
+}
+
+func (x *Versions) GetNewestProtocol() uint32 {
+	if x != nil {
+		return x.NewestProtocol
+	}
+	return 0
+}
+
+func (x *Versions) GetOldestMemoryFormat() uint32 {
+	if x != nil {
+		return x.OldestMemoryFormat
+	}
+	return 0
+}
+
+func (x *Versions) GetNewestMemoryFormat() uint32 {
+	if x != nil {
+		return x.NewestMemoryFormat
+	}
+	return 0
+}
+
+func (x *Versions) GetMemoryFormat() uint32 {
+	if x != nil {
+		return x.MemoryFormat
+	}
+	return 0
+}
+
 type MemoryNodeFacts struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint    string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // advertised session port, host:port
@@ -317,13 +402,14 @@ type MemoryNodeFacts struct {
 	// Processes that have no session here because they closed their last one themselves, in the order in which they closed it; at most the last
 	// 1024. A memory node that restarts has forgotten them, and an older one names none.
 	Closed        []uint64 `protobuf:"fixed64,18,rep,packed,name=closed,proto3" json:"closed,omitempty"`
+	OlderSessions uint64   `protobuf:"varint,19,opt,name=older_sessions,json=olderSessions,proto3" json:"older_sessions,omitempty"` // sessions whose clients speak an older protocol version than this program's newest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemoryNodeFacts) Reset() {
 	*x = MemoryNodeFacts{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[3]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -335,7 +421,7 @@ func (x *MemoryNodeFacts) String() string {
 func (*MemoryNodeFacts) ProtoMessage() {}
 
 func (x *MemoryNodeFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[3]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -348,7 +434,7 @@ func (x *MemoryNodeFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryNodeFacts.ProtoReflect.Descriptor instead.
 func (*MemoryNodeFacts) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{3}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MemoryNodeFacts) GetEndpoint() string {
@@ -497,6 +583,13 @@ func (x *MemoryNodeFacts) GetClosed() []uint64 {
 	return nil
 }
 
+func (x *MemoryNodeFacts) GetOlderSessions() uint64 {
+	if x != nil {
+		return x.OlderSessions
+	}
+	return 0
+}
+
 type isMemoryNodeFacts_Shape interface {
 	isMemoryNodeFacts_Shape()
 }
@@ -532,7 +625,7 @@ type DeadClient struct {
 
 func (x *DeadClient) Reset() {
 	*x = DeadClient{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +637,7 @@ func (x *DeadClient) String() string {
 func (*DeadClient) ProtoMessage() {}
 
 func (x *DeadClient) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[4]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +650,7 @@ func (x *DeadClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadClient.ProtoReflect.Descriptor instead.
 func (*DeadClient) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{4}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeadClient) GetProcess() uint64 {
@@ -599,7 +692,7 @@ type ComputeShardFacts struct {
 
 func (x *ComputeShardFacts) Reset() {
 	*x = ComputeShardFacts{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +704,7 @@ func (x *ComputeShardFacts) String() string {
 func (*ComputeShardFacts) ProtoMessage() {}
 
 func (x *ComputeShardFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[5]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +717,7 @@ func (x *ComputeShardFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComputeShardFacts.ProtoReflect.Descriptor instead.
 func (*ComputeShardFacts) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{5}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ComputeShardFacts) GetRespEndpoint() string {
@@ -661,7 +754,7 @@ type PublishMapRequest struct {
 
 func (x *PublishMapRequest) Reset() {
 	*x = PublishMapRequest{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +766,7 @@ func (x *PublishMapRequest) String() string {
 func (*PublishMapRequest) ProtoMessage() {}
 
 func (x *PublishMapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[6]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +779,7 @@ func (x *PublishMapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishMapRequest.ProtoReflect.Descriptor instead.
 func (*PublishMapRequest) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{6}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PublishMapRequest) GetMap() *ShardMap {
@@ -719,7 +812,7 @@ type PublishMapResponse struct {
 
 func (x *PublishMapResponse) Reset() {
 	*x = PublishMapResponse{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[7]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +824,7 @@ func (x *PublishMapResponse) String() string {
 func (*PublishMapResponse) ProtoMessage() {}
 
 func (x *PublishMapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[7]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +837,7 @@ func (x *PublishMapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishMapResponse.ProtoReflect.Descriptor instead.
 func (*PublishMapResponse) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{7}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PublishMapResponse) GetEpoch() uint64 {
@@ -764,7 +857,7 @@ type FenceRequest struct {
 
 func (x *FenceRequest) Reset() {
 	*x = FenceRequest{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[8]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +869,7 @@ func (x *FenceRequest) String() string {
 func (*FenceRequest) ProtoMessage() {}
 
 func (x *FenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[8]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +882,7 @@ func (x *FenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
 func (*FenceRequest) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{8}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FenceRequest) GetPoolUid() string {
@@ -816,7 +909,7 @@ type FenceResponse struct {
 
 func (x *FenceResponse) Reset() {
 	*x = FenceResponse{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[9]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +921,7 @@ func (x *FenceResponse) String() string {
 func (*FenceResponse) ProtoMessage() {}
 
 func (x *FenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[9]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +934,7 @@ func (x *FenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
 func (*FenceResponse) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{9}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FenceResponse) GetSessions() uint32 {
@@ -868,7 +961,7 @@ type RepairRequest struct {
 
 func (x *RepairRequest) Reset() {
 	*x = RepairRequest{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[10]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +973,7 @@ func (x *RepairRequest) String() string {
 func (*RepairRequest) ProtoMessage() {}
 
 func (x *RepairRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[10]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +986,7 @@ func (x *RepairRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRequest.ProtoReflect.Descriptor instead.
 func (*RepairRequest) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{10}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RepairRequest) GetPoolUid() string {
@@ -920,7 +1013,7 @@ type RepairResponse struct {
 
 func (x *RepairResponse) Reset() {
 	*x = RepairResponse{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[11]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1025,7 @@ func (x *RepairResponse) String() string {
 func (*RepairResponse) ProtoMessage() {}
 
 func (x *RepairResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[11]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1038,7 @@ func (x *RepairResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairResponse.ProtoReflect.Descriptor instead.
 func (*RepairResponse) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{11}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RepairResponse) GetNodes() []*RepairResponse_Node {
@@ -976,7 +1069,7 @@ type RepairResponse_Node struct {
 
 func (x *RepairResponse_Node) Reset() {
 	*x = RepairResponse_Node{}
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[12]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1081,7 @@ func (x *RepairResponse_Node) String() string {
 func (*RepairResponse_Node) ProtoMessage() {}
 
 func (x *RepairResponse_Node) ProtoReflect() protoreflect.Message {
-	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[12]
+	mi := &file_farpool_v1alpha1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1094,7 @@ func (x *RepairResponse_Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairResponse_Node.ProtoReflect.Descriptor instead.
 func (*RepairResponse_Node) Descriptor() ([]byte, []int) {
-	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{11, 0}
+	return file_farpool_v1alpha1_agent_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *RepairResponse_Node) GetName() string {
@@ -1055,7 +1148,7 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\"Q\n" +
 	"\fWatchRequest\x12\x19\n" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12&\n" +
-	"\x0fmin_interval_ms\x18\x02 \x01(\rR\rminIntervalMs\"\xf2\x02\n" +
+	"\x0fmin_interval_ms\x18\x02 \x01(\rR\rminIntervalMs\"\xaa\x03\n" +
 	"\x05Facts\x12\x19\n" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12*\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x16.farpool.v1alpha1.RoleR\x04role\x12\x12\n" +
@@ -1068,7 +1161,14 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\vmemory_node\x18\t \x01(\v2!.farpool.v1alpha1.MemoryNodeFactsR\n" +
 	"memoryNode\x12H\n" +
 	"\rcompute_shard\x18\n" +
-	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\"\x99\x06\n" +
+	" \x01(\v2#.farpool.v1alpha1.ComputeShardFactsR\fcomputeShard\x126\n" +
+	"\bversions\x18\v \x01(\v2\x1a.farpool.v1alpha1.VersionsR\bversions\"\xe5\x01\n" +
+	"\bVersions\x12'\n" +
+	"\x0foldest_protocol\x18\x01 \x01(\rR\x0eoldestProtocol\x12'\n" +
+	"\x0fnewest_protocol\x18\x02 \x01(\rR\x0enewestProtocol\x120\n" +
+	"\x14oldest_memory_format\x18\x03 \x01(\rR\x12oldestMemoryFormat\x120\n" +
+	"\x14newest_memory_format\x18\x04 \x01(\rR\x12newestMemoryFormat\x12#\n" +
+	"\rmemory_format\x18\x05 \x01(\rR\fmemoryFormat\"\xc0\x06\n" +
 	"\x0fMemoryNodeFacts\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12=\n" +
@@ -1092,7 +1192,8 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\x0erecorded_epoch\x18\x10 \x01(\x04R\rrecordedEpoch\x12\x1f\n" +
 	"\veven_tables\x18\x11 \x01(\rR\n" +
 	"evenTables\x12\x16\n" +
-	"\x06closed\x18\x12 \x03(\x06R\x06closedB\a\n" +
+	"\x06closed\x18\x12 \x03(\x06R\x06closed\x12%\n" +
+	"\x0eolder_sessions\x18\x13 \x01(\x04R\rolderSessionsB\a\n" +
 	"\x05shape\"l\n" +
 	"\n" +
 	"DeadClient\x12\x18\n" +
@@ -1156,56 +1257,58 @@ func file_farpool_v1alpha1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_farpool_v1alpha1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_farpool_v1alpha1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_farpool_v1alpha1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_farpool_v1alpha1_agent_proto_goTypes = []any{
 	(Role)(0),                   // 0: farpool.v1alpha1.Role
 	(*DescribeRequest)(nil),     // 1: farpool.v1alpha1.DescribeRequest
 	(*WatchRequest)(nil),        // 2: farpool.v1alpha1.WatchRequest
 	(*Facts)(nil),               // 3: farpool.v1alpha1.Facts
-	(*MemoryNodeFacts)(nil),     // 4: farpool.v1alpha1.MemoryNodeFacts
-	(*DeadClient)(nil),          // 5: farpool.v1alpha1.DeadClient
-	(*ComputeShardFacts)(nil),   // 6: farpool.v1alpha1.ComputeShardFacts
-	(*PublishMapRequest)(nil),   // 7: farpool.v1alpha1.PublishMapRequest
-	(*PublishMapResponse)(nil),  // 8: farpool.v1alpha1.PublishMapResponse
-	(*FenceRequest)(nil),        // 9: farpool.v1alpha1.FenceRequest
-	(*FenceResponse)(nil),       // 10: farpool.v1alpha1.FenceResponse
-	(*RepairRequest)(nil),       // 11: farpool.v1alpha1.RepairRequest
-	(*RepairResponse)(nil),      // 12: farpool.v1alpha1.RepairResponse
-	(*RepairResponse_Node)(nil), // 13: farpool.v1alpha1.RepairResponse.Node
-	(*LockRegion)(nil),          // 14: farpool.v1alpha1.LockRegion
-	(*RCuckooGeometry)(nil),     // 15: farpool.v1alpha1.RCuckooGeometry
-	(*RaceGeometry)(nil),        // 16: farpool.v1alpha1.RaceGeometry
-	(*OutbackGeometry)(nil),     // 17: farpool.v1alpha1.OutbackGeometry
-	(*ShardMap)(nil),            // 18: farpool.v1alpha1.ShardMap
+	(*Versions)(nil),            // 4: farpool.v1alpha1.Versions
+	(*MemoryNodeFacts)(nil),     // 5: farpool.v1alpha1.MemoryNodeFacts
+	(*DeadClient)(nil),          // 6: farpool.v1alpha1.DeadClient
+	(*ComputeShardFacts)(nil),   // 7: farpool.v1alpha1.ComputeShardFacts
+	(*PublishMapRequest)(nil),   // 8: farpool.v1alpha1.PublishMapRequest
+	(*PublishMapResponse)(nil),  // 9: farpool.v1alpha1.PublishMapResponse
+	(*FenceRequest)(nil),        // 10: farpool.v1alpha1.FenceRequest
+	(*FenceResponse)(nil),       // 11: farpool.v1alpha1.FenceResponse
+	(*RepairRequest)(nil),       // 12: farpool.v1alpha1.RepairRequest
+	(*RepairResponse)(nil),      // 13: farpool.v1alpha1.RepairResponse
+	(*RepairResponse_Node)(nil), // 14: farpool.v1alpha1.RepairResponse.Node
+	(*LockRegion)(nil),          // 15: farpool.v1alpha1.LockRegion
+	(*RCuckooGeometry)(nil),     // 16: farpool.v1alpha1.RCuckooGeometry
+	(*RaceGeometry)(nil),        // 17: farpool.v1alpha1.RaceGeometry
+	(*OutbackGeometry)(nil),     // 18: farpool.v1alpha1.OutbackGeometry
+	(*ShardMap)(nil),            // 19: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_agent_proto_depIdxs = []int32{
 	0,  // 0: farpool.v1alpha1.Facts.role:type_name -> farpool.v1alpha1.Role
-	4,  // 1: farpool.v1alpha1.Facts.memory_node:type_name -> farpool.v1alpha1.MemoryNodeFacts
-	6,  // 2: farpool.v1alpha1.Facts.compute_shard:type_name -> farpool.v1alpha1.ComputeShardFacts
-	14, // 3: farpool.v1alpha1.MemoryNodeFacts.lock_region:type_name -> farpool.v1alpha1.LockRegion
-	15, // 4: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
-	16, // 5: farpool.v1alpha1.MemoryNodeFacts.race:type_name -> farpool.v1alpha1.RaceGeometry
-	17, // 6: farpool.v1alpha1.MemoryNodeFacts.outback:type_name -> farpool.v1alpha1.OutbackGeometry
-	18, // 7: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
-	5,  // 8: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
-	18, // 9: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
-	5,  // 10: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
-	13, // 11: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
-	1,  // 12: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
-	2,  // 13: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
-	7,  // 14: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
-	9,  // 15: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
-	11, // 16: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
-	3,  // 17: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
-	3,  // 18: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
-	8,  // 19: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
-	10, // 20: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
-	12, // 21: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
-	17, // [17:22] is the sub-list for method output_type
-	12, // [12:17] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	5,  // 1: farpool.v1alpha1.Facts.memory_node:type_name -> farpool.v1alpha1.MemoryNodeFacts
+	7,  // 2: farpool.v1alpha1.Facts.compute_shard:type_name -> farpool.v1alpha1.ComputeShardFacts
+	4,  // 3: farpool.v1alpha1.Facts.versions:type_name -> farpool.v1alpha1.Versions
+	15, // 4: farpool.v1alpha1.MemoryNodeFacts.lock_region:type_name -> farpool.v1alpha1.LockRegion
+	16, // 5: farpool.v1alpha1.MemoryNodeFacts.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
+	17, // 6: farpool.v1alpha1.MemoryNodeFacts.race:type_name -> farpool.v1alpha1.RaceGeometry
+	18, // 7: farpool.v1alpha1.MemoryNodeFacts.outback:type_name -> farpool.v1alpha1.OutbackGeometry
+	19, // 8: farpool.v1alpha1.MemoryNodeFacts.map:type_name -> farpool.v1alpha1.ShardMap
+	6,  // 9: farpool.v1alpha1.MemoryNodeFacts.dead:type_name -> farpool.v1alpha1.DeadClient
+	19, // 10: farpool.v1alpha1.PublishMapRequest.map:type_name -> farpool.v1alpha1.ShardMap
+	6,  // 11: farpool.v1alpha1.FenceResponse.left:type_name -> farpool.v1alpha1.DeadClient
+	14, // 12: farpool.v1alpha1.RepairResponse.nodes:type_name -> farpool.v1alpha1.RepairResponse.Node
+	1,  // 13: farpool.v1alpha1.Agent.Describe:input_type -> farpool.v1alpha1.DescribeRequest
+	2,  // 14: farpool.v1alpha1.Agent.Watch:input_type -> farpool.v1alpha1.WatchRequest
+	8,  // 15: farpool.v1alpha1.Agent.PublishMap:input_type -> farpool.v1alpha1.PublishMapRequest
+	10, // 16: farpool.v1alpha1.Agent.Fence:input_type -> farpool.v1alpha1.FenceRequest
+	12, // 17: farpool.v1alpha1.Agent.Repair:input_type -> farpool.v1alpha1.RepairRequest
+	3,  // 18: farpool.v1alpha1.Agent.Describe:output_type -> farpool.v1alpha1.Facts
+	3,  // 19: farpool.v1alpha1.Agent.Watch:output_type -> farpool.v1alpha1.Facts
+	9,  // 20: farpool.v1alpha1.Agent.PublishMap:output_type -> farpool.v1alpha1.PublishMapResponse
+	11, // 21: farpool.v1alpha1.Agent.Fence:output_type -> farpool.v1alpha1.FenceResponse
+	13, // 22: farpool.v1alpha1.Agent.Repair:output_type -> farpool.v1alpha1.RepairResponse
+	18, // [18:23] is the sub-list for method output_type
+	13, // [13:18] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_agent_proto_init() }
@@ -1214,7 +1317,7 @@ func file_farpool_v1alpha1_agent_proto_init() {
 		return
 	}
 	file_farpool_v1alpha1_shard_map_proto_init()
-	file_farpool_v1alpha1_agent_proto_msgTypes[3].OneofWrappers = []any{
+	file_farpool_v1alpha1_agent_proto_msgTypes[4].OneofWrappers = []any{
 		(*MemoryNodeFacts_Rcuckoo)(nil),
 		(*MemoryNodeFacts_Race)(nil),
 		(*MemoryNodeFacts_Outback)(nil),
@@ -1225,7 +1328,7 @@ func file_farpool_v1alpha1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_farpool_v1alpha1_agent_proto_rawDesc), len(file_farpool_v1alpha1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

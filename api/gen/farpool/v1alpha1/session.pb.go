@@ -98,15 +98,17 @@ func (SessionReply_Code) EnumDescriptor() ([]byte, []int) {
 }
 
 type SessionRequest struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	ProtocolVersion uint32                 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	PoolUid         string                 `protobuf:"bytes,2,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The oldest protocol version that the client speaks: every memory node that speaks it can read this request.
+	ProtocolVersion uint32 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
+	PoolUid         string `protobuf:"bytes,2,opt,name=pool_uid,json=poolUid,proto3" json:"pool_uid,omitempty"`
 	// Types that are valid to be assigned to What:
 	//
 	//	*SessionRequest_ReadMap
 	//	*SessionRequest_Open
 	//	*SessionRequest_Close
 	What          isSessionRequest_What `protobuf_oneof:"what"`
+	NewestVersion uint32                `protobuf:"varint,6,opt,name=newest_version,json=newestVersion,proto3" json:"newest_version,omitempty"` // the newest that the client speaks; 0: protocol_version alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +189,13 @@ func (x *SessionRequest) GetClose() *CloseSession {
 		}
 	}
 	return nil
+}
+
+func (x *SessionRequest) GetNewestVersion() uint32 {
+	if x != nil {
+		return x.NewestVersion
+	}
+	return 0
 }
 
 type isSessionRequest_What interface {
@@ -411,13 +420,16 @@ func (x *CloseSession) GetToken() []byte {
 }
 
 type SessionReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          SessionReply_Code      `protobuf:"varint,1,opt,name=code,proto3,enum=farpool.v1alpha1.SessionReply_Code" json:"code,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	Map           *ShardMap              `protobuf:"bytes,3,opt,name=map,proto3" json:"map,omitempty"`
-	Grant         *SessionGrant          `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Code    SessionReply_Code      `protobuf:"varint,1,opt,name=code,proto3,enum=farpool.v1alpha1.SessionReply_Code" json:"code,omitempty"`
+	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Map     *ShardMap              `protobuf:"bytes,3,opt,name=map,proto3" json:"map,omitempty"`
+	Grant   *SessionGrant          `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The newest version that both sides speak, which both go by from here on; 0: that of the request, from a memory node that
+	// knows no other.
+	ProtocolVersion uint32 `protobuf:"varint,5,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SessionReply) Reset() {
@@ -476,6 +488,13 @@ func (x *SessionReply) GetGrant() *SessionGrant {
 		return x.Grant
 	}
 	return nil
+}
+
+func (x *SessionReply) GetProtocolVersion() uint32 {
+	if x != nil {
+		return x.ProtocolVersion
+	}
+	return 0
 }
 
 type RegionGrant struct {
@@ -698,13 +717,14 @@ var File_farpool_v1alpha1_session_proto protoreflect.FileDescriptor
 
 const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\n" +
-	"\x1efarpool/v1alpha1/session.proto\x12\x10farpool.v1alpha1\x1a farpool/v1alpha1/shard_map.proto\"\x83\x02\n" +
+	"\x1efarpool/v1alpha1/session.proto\x12\x10farpool.v1alpha1\x1a farpool/v1alpha1/shard_map.proto\"\xaa\x02\n" +
 	"\x0eSessionRequest\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x19\n" +
 	"\bpool_uid\x18\x02 \x01(\tR\apoolUid\x126\n" +
 	"\bread_map\x18\x03 \x01(\v2\x19.farpool.v1alpha1.ReadMapH\x00R\areadMap\x123\n" +
 	"\x04open\x18\x04 \x01(\v2\x1d.farpool.v1alpha1.OpenSessionH\x00R\x04open\x126\n" +
-	"\x05close\x18\x05 \x01(\v2\x1e.farpool.v1alpha1.CloseSessionH\x00R\x05closeB\x06\n" +
+	"\x05close\x18\x05 \x01(\v2\x1e.farpool.v1alpha1.CloseSessionH\x00R\x05close\x12%\n" +
+	"\x0enewest_version\x18\x06 \x01(\rR\rnewestVersionB\x06\n" +
 	"\x04what\"\t\n" +
 	"\aReadMap\"\xb5\x02\n" +
 	"\vOpenSession\x12-\n" +
@@ -721,12 +741,13 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12-\n" +
 	"\x12client_incarnation\x18\x02 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\fR\x05token\"\xbe\x03\n" +
+	"\x05token\x18\x03 \x01(\fR\x05token\"\xe9\x03\n" +
 	"\fSessionReply\x127\n" +
 	"\x04code\x18\x01 \x01(\x0e2#.farpool.v1alpha1.SessionReply.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12,\n" +
 	"\x03map\x18\x03 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x124\n" +
-	"\x05grant\x18\x04 \x01(\v2\x1e.farpool.v1alpha1.SessionGrantR\x05grant\"\xf6\x01\n" +
+	"\x05grant\x18\x04 \x01(\v2\x1e.farpool.v1alpha1.SessionGrantR\x05grant\x12)\n" +
+	"\x10protocol_version\x18\x05 \x01(\rR\x0fprotocolVersion\"\xf6\x01\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aCODE_OK\x10\x01\x12\x14\n" +

@@ -267,6 +267,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: failureTimeout
       type:
         scalar: untyped
+    - name: image
+      type:
+        scalar: string
     - name: index
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.IndexSpec
@@ -477,6 +480,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: epoch
       type:
         scalar: numeric
+    - name: image
+      type:
+        scalar: string
     - name: incarnation
       type:
         scalar: string
@@ -1187,6 +1193,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.TemplateStatus
   map:
     fields:
+    - name: createdWith
+      type:
+        scalar: string
     - name: image
       type:
         scalar: string

@@ -94,7 +94,7 @@ func withoutManagersOfOthers(object any) (any, error) {
 var conditionsOfPods = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress}
 
 // annotationsOfPods are the ones that the operator reads. If one is missing here, the operator adds it to pods again and again.
-var annotationsOfPods = append(slices.Sorted(maps.Keys(render.NotToBeTaken())), v1alpha1.AnnotationPodHash)
+var annotationsOfPods = append(slices.Sorted(maps.Keys(render.NotToBeTaken())), v1alpha1.AnnotationPodHash, v1alpha1.AnnotationReplaces)
 
 // slimPod keeps the parts of a pod that the operator reads. Pods are the most numerous objects and have the longest specs; a pod that runs is never applied.
 func slimPod(object any) (any, error) {
@@ -130,6 +130,10 @@ func slimPod(object any) (any, error) {
 			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image, Args: container.Args, Resources: container.Resources})
 		}
 		return slim, nil
+	}
+	// An image is tried by compute shards before memory nodes get it.
+	for _, container := range pod.Spec.Containers {
+		slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image})
 	}
 	// A Secret stays as long as a pod of a compute shard has it.
 	for _, volume := range pod.Spec.Volumes {

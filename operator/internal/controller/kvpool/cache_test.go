@@ -40,7 +40,7 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 	if slim.UID != "uid" || slim.Labels[v1alpha1.LabelPool] != "cache" || slim.Spec.NodeName != "worker" || slim.Status.PodIP != "10.0.0.1" {
 		t.Errorf("%+v", slim)
 	}
-	if slim.ManagedFields != nil || slim.Spec.Volumes != nil || slim.Spec.Containers != nil || slim.Spec.Tolerations != nil || slim.Spec.NodeSelector != nil {
+	if len(slim.Spec.Containers) != 1 || slim.Spec.Containers[0].Image != "farpool/dataplane:v1" || slim.ManagedFields != nil || slim.Spec.Volumes != nil || slim.Spec.Containers[0].Args != nil || slim.Spec.Tolerations != nil || slim.Spec.NodeSelector != nil {
 		t.Errorf("kept of a compute shard for nothing: %+v", slim)
 	}
 	pod.Labels[v1alpha1.LabelMemoryNode] = "cache-memory-0"

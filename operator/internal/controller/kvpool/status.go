@@ -54,6 +54,9 @@ func poolStatus(pool *v1alpha1.KVPool, status *v1alpha1.KVPoolStatus) *apiac.KVP
 	}
 	if status.Template != nil {
 		applied.WithTemplate(apiac.TemplateStatus().WithVersion(status.Template.Version).WithImage(status.Template.Image))
+		if status.Template.CreatedWith != "" {
+			applied.Template.WithCreatedWith(status.Template.CreatedWith)
+		}
 	}
 	return apiac.KVPool(pool.Name, pool.Namespace).WithStatus(applied.WithProcesses(processes(status.Processes)...))
 }
@@ -83,6 +86,7 @@ func nodeStatus(node *v1alpha1.MemoryNode, status *v1alpha1.MemoryNodeStatus) *a
 		{status.MemoryIncarnation, applied.WithMemoryIncarnation},
 		{status.LostIncarnation, applied.WithLostIncarnation},
 		{status.Endpoint, applied.WithEndpoint},
+		{status.Image, applied.WithImage},
 		{status.NodeName, applied.WithNodeName},
 	} {
 		if field.value != "" {

@@ -13,8 +13,11 @@ import (
 //
 // KVPoolSpec says what the pool should be. What shapes remote memory is fixed at creation.
 type KVPoolSpecApplyConfiguration struct {
-	// Version of the data plane, a tag of its image; the operator's own by default. An operator upgrade never changes it.
+	// Version of the data plane, a tag of the image that the pool was created with; left out, that image itself. An operator upgrade never changes it. An edit
+	// upgrades the pool: its compute shards are replaced first, then its memory nodes restart with the new image, one at a time, and keep their memory.
 	Version *string `json:"version,omitempty"`
+	// Image of the data plane, in full, in place of version: of another registry, or by its digest. An edit upgrades the pool.
+	Image *string `json:"image,omitempty"`
 	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
 	DataPolicy *apiv1alpha1.DataPolicy `json:"dataPolicy,omitempty"`
 	// Management: Paused keeps the operator from changing anything but certificates, which it renews.
@@ -55,6 +58,14 @@ func KVPoolSpec() *KVPoolSpecApplyConfiguration {
 // If called multiple times, the Version field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithVersion(value string) *KVPoolSpecApplyConfiguration {
 	b.Version = &value
+	return b
+}
+
+// WithImage sets the Image field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Image field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithImage(value string) *KVPoolSpecApplyConfiguration {
+	b.Image = &value
 	return b
 }
 

@@ -11,7 +11,7 @@ import (
 // MemoryNodeSpecApplyConfiguration represents a declarative configuration of the MemoryNodeSpec type for use
 // with apply.
 //
-// MemoryNodeSpec is written once by the operator. Image and template are frozen here, so that an operator upgrade makes no other pod.
+// MemoryNodeSpec is the operator's. Image and template are frozen here, so that an operator upgrade makes no other pod. An upgrade of the pool changes the image.
 type MemoryNodeSpecApplyConfiguration struct {
 	// PoolName of the KVPool.
 	PoolName *string `json:"poolName,omitempty"`

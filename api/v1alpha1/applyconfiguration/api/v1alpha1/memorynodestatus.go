@@ -28,6 +28,8 @@ type MemoryNodeStatusApplyConfiguration struct {
 	Epoch *int64 `json:"epoch,omitempty"`
 	// Endpoint of its session port, host:port.
 	Endpoint *string `json:"endpoint,omitempty"`
+	// Image that its process has last served with.
+	Image *string `json:"image,omitempty"`
 	// NodeName of the Kubernetes node.
 	NodeName *string `json:"nodeName,omitempty"`
 	// LockRegion that the node granted.
@@ -100,6 +102,14 @@ func (b *MemoryNodeStatusApplyConfiguration) WithEpoch(value int64) *MemoryNodeS
 // If called multiple times, the Endpoint field is set to the value of the last call.
 func (b *MemoryNodeStatusApplyConfiguration) WithEndpoint(value string) *MemoryNodeStatusApplyConfiguration {
 	b.Endpoint = &value
+	return b
+}
+
+// WithImage sets the Image field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Image field is set to the value of the last call.
+func (b *MemoryNodeStatusApplyConfiguration) WithImage(value string) *MemoryNodeStatusApplyConfiguration {
+	b.Image = &value
 	return b
 }
 

@@ -11,8 +11,10 @@ package v1alpha1
 type TemplateStatusApplyConfiguration struct {
 	// Version of the renderer.
 	Version *int32 `json:"version,omitempty"`
-	// Image of the data plane.
+	// Image of new memory nodes and sidecars. In an upgrade it changes when compute shards run the new image.
 	Image *string `json:"image,omitempty"`
+	// CreatedWith is the image that the operator had for new pools when this one was created. The pool has it while spec names no other.
+	CreatedWith *string `json:"createdWith,omitempty"`
 }
 
 // TemplateStatusApplyConfiguration constructs a declarative configuration of the TemplateStatus type for use with
@@ -34,5 +36,13 @@ func (b *TemplateStatusApplyConfiguration) WithVersion(value int32) *TemplateSta
 // If called multiple times, the Image field is set to the value of the last call.
 func (b *TemplateStatusApplyConfiguration) WithImage(value string) *TemplateStatusApplyConfiguration {
 	b.Image = &value
+	return b
+}
+
+// WithCreatedWith sets the CreatedWith field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the CreatedWith field is set to the value of the last call.
+func (b *TemplateStatusApplyConfiguration) WithCreatedWith(value string) *TemplateStatusApplyConfiguration {
+	b.CreatedWith = &value
 	return b
 }
