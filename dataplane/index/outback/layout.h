@@ -90,6 +90,10 @@ struct LineRecord {
   std::array<std::uint64_t, kTextBytes / 8> text{};
   std::uint64_t effect_count = 0;
   std::array<Effect, kMostEffects> effects{};
+
+  // Returns the address of the block that is the line's alone; 0: it holds none. A line that was taken from its client
+  // has its old words behind the state.
+  std::uint64_t held() const;
 };
 inline constexpr std::uint64_t kLineBytes = sizeof(LineRecord);
 static_assert(base::wire_safe<LineRecord> && kLineBytes == 320);
@@ -111,6 +115,10 @@ struct LineState {
     return Number::put(number) | Phase::put(phase);
   }
 };
+
+inline std::uint64_t LineRecord::held() const {
+  return state != 0 && LineState::Phase::get(state) == LineState::kDone ? block : 0;
+}
 
 struct OutcomeWord {
   using Status = layout::Field<0, 16>;

@@ -64,9 +64,7 @@ bool Lines::clear(std::uint64_t client, fabric::Hand hand, std::vector<std::uint
       std::byte* record = memory_.data() + cut_.line_at(client, i);
       const auto was = base::load<LineRecord>(record);
       if (was.state != 0) hand.write(record, 0);
-      if (LineState::Phase::get(was.state) == LineState::kDone && was.state != 0 && was.block != 0) {
-        dropped.push_back(was.block);
-      }
+      if (was.held() != 0) dropped.push_back(was.held());
       line(i).last = 0;
       line(i).recorded = true;
     }

@@ -257,6 +257,35 @@ TEST(NodeTable, KeepsNoMoreBlocksForLinesThanThereAreLines) {
   EXPECT_LE(table.table().part(0).usage().live, 7 * block_bytes(1, 500));
 }
 
+// What a line of a client that has left remembered was freed when it left, and is another key's by now.
+TEST(NodeTable, FreesWhatALineRememberedOnce) {
+  for (const bool detaches : {true, false}) {
+    TestTable table(TestTable::figures(4));
+    const std::string value(500, 'v');
+    for (std::uint32_t line = 0; line < 4; ++line) {
+      ASSERT_EQ(table.change(Op::put, "a", value, line).status, Status::done);
+      ASSERT_EQ(table.change(Op::take, "a", "", line).value, value);
+    }
+    if (detaches) {
+      Request request = table.request(Op::detach, "");
+      ASSERT_EQ(table.ask(request).status, Status::done);
+    } else {
+      table.attach(8, 1);
+      table.table().forget_session(TestTable::kSession);
+    }
+    table.attach(9, 2);
+    TestTable::Model model;
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      const std::string key = "k" + std::to_string(i);
+      ASSERT_EQ(table.ask(table.numbered(table.request(Op::put, key, value), i % 4), 9).status, Status::done);
+      model.emplace(key, value);
+    }
+    EXPECT_EQ(table.table().part(0).usage().live, 8 * block_bytes(2, 500));
+    std::string wrong;
+    EXPECT_EQ(table.content(wrong), model) << wrong;
+  }
+}
+
 TEST(NodeTable, LetsValuesChangeTheirLengthWhenThereIsNoRoomForAnotherKey) {
   for (const bool restart : {false, true}) {
     for (const std::size_t bytes : {60u, 700u, 3000u}) {

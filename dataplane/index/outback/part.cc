@@ -530,8 +530,7 @@ Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t rec
     answer.block = work.outcome_block;
     answer.key_bytes = before ? static_cast<std::uint32_t>(found.view.key.size()) : 0;
   }
-  const auto line = base::load<LineRecord>(at(record));
-  if (LineState::Phase::get(line.state) == LineState::kDone) done.dropped = line.block;
+  done.dropped = base::load<LineRecord>(at(record)).held();
   commit(work, answer);
   done.changed = true;
   count(work);
