@@ -390,9 +390,10 @@ class Process final : public control::Subject, public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     Samples samples;
-    samples.gauge("farpool_node_start_ratio",
-                  "How much of the present step of its start is done; 1 once it has started.", startup_.ratio());
     const node::MemoryNode* const node = node_;
+    samples.gauge("farpool_node_start_ratio",
+                  "How much of the present step of its start is done; 1 once it has started.",
+                  node != nullptr ? 1 : startup_.ratio());
     if (node == nullptr) return samples.take();
     const node::MemoryNode::Stats stats = node->stats();
     collect_life(samples, stats, node->facts().memory_node().memory_fresh());

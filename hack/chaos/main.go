@@ -188,7 +188,7 @@ func main() {
 		}
 	}
 	if o.Next == "" {
-		o.faults = slices.DeleteFunc(o.faults, func(name string) bool { return name == upgradeShard || name == upgradeNode })
+		o.Next = o.Binaries
 	}
 	runs, err := o.each()
 	if err := errors.Join(err, o.Wrong()); err != nil {

@@ -31,9 +31,6 @@ func newNemesis(c *local.Cluster, l *chaos.Load, seed uint64) *nemesis {
 	return &nemesis{cluster: c, load: l, random: rand.New(rand.NewPCG(seed, 0x6e656d65736973))}
 }
 
-// Names of the faults that need daemons of another version.
-const upgradeShard, upgradeNode = "upgrade-shard", "upgrade-node"
-
 // faults are what there is to choose from, with how often each is chosen.
 var faults = []struct {
 	name   string
@@ -44,8 +41,8 @@ var faults = []struct {
 	{"stop-shard", 3, (*nemesis).stopShard},
 	{"kill-node", 2, (*nemesis).killNode},
 	{"kill-both", 1, (*nemesis).killBoth},
-	{upgradeShard, 2, (*nemesis).upgradeShard},
-	{upgradeNode, 3, (*nemesis).upgradeNode},
+	{"upgrade-shard", 2, (*nemesis).upgradeShard},
+	{"upgrade-node", 3, (*nemesis).upgradeNode},
 }
 
 // run does one of everything that is chosen, then more in random order until the time is up and there were enough stops.

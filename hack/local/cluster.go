@@ -67,7 +67,7 @@ func (s *Shape) Flags() {
 	flag.DurationVar(&s.Lease, "lease", s.Lease, "of a client; the failure timeout is half of it")
 	flag.StringVar(&s.Wire, "wire", s.Wire, "that lanes go over: "+strings.Join(wires, ", "))
 	flag.StringVar(&s.Binaries, "bin", s.Binaries, "directory of the daemons and of farpool-fsck")
-	flag.StringVar(&s.Next, "next", s.Next, "directory of the daemons of another version, for upgrades")
+	flag.StringVar(&s.Next, "next", s.Next, "directory of the daemons of another version: processes that end in order start again in the other one (default: that of -bin)")
 	flag.StringVar(&s.Memory, "memory", s.Memory, "that each memory node lends")
 	flag.StringVar(&s.Protocol, "protocol", s.Protocol, "of the index: rcuckoo, race or outback")
 	flag.IntVar(&s.Tables, "tables", s.Tables, "with race: tables that a memory node's first one may be split into, a power of two")
