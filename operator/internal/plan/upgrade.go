@@ -80,6 +80,13 @@ func (n *node) replaced() bool {
 	return n.pod != nil && n.agent.Facts != nil && n.pod.Annotations[v1alpha1.AnnotationReplaces] == shardmap.FormatIncarnation(n.agent.Facts.GetIncarnation())
 }
 
+// mayRestart says whether a memory node's pod has to get the image of its MemoryNode, and may get it now: not while its process has yet to be replaced because of the
+// image before. If the kubelet saw the first image again before it had done anything, that process would stay, and everybody would wait for the next one.
+func (n *node) mayRestart() bool {
+	image := imageInPod(n.pod)
+	return image != "" && image != n.object.Spec.Image && !(n.replaced() && containerRuns(n.pod))
+}
+
 // up says whether a memory node serves the pool's map with a process of the image that its pod has.
 func (d *decision) up(n *node) bool {
 	return d.nodeReady(n).Status == metav1.ConditionTrue && !n.replaced()
@@ -151,7 +158,7 @@ func (d *decision) takeTurn() {
 			d.upgrade.next = n
 			return
 		}
-		if image := imageInPod(n.pod); image != "" && image != n.object.Spec.Image {
+		if n.mayRestart() {
 			d.upgrade.restarts = n
 			return
 		}
@@ -164,12 +171,12 @@ func (d *decision) mendByImage(away []*node, shown string) {
 	u := &d.upgrade
 	works := shown == "" && u.trouble == nil || d.servesAnywhere(d.pool.Image)
 	for _, n := range away {
-		switch image := imageInPod(n.pod); {
+		switch {
 		case !servesNobody(n):
 		case d.behind(n) && (works || n.object.Status.Image == d.pool.Image):
 			u.next = n
 			return
-		case !d.behind(n) && image != "" && image != n.object.Spec.Image:
+		case !d.behind(n) && n.mayRestart():
 			u.restarts = n
 			return
 		}
@@ -188,16 +195,16 @@ func (d *decision) servesAnywhere(image string) bool {
 // already, because a person has edited the MemoryNode, or has changed their mind.
 func (d *decision) withoutRestart() {
 	for _, n := range d.nodes {
-		switch image := imageInPod(n.pod); {
+		switch {
 		case n.object == nil:
-		case d.behind(n) && image == d.pool.Image:
+		case d.behind(n) && imageInPod(n.pod) == d.pool.Image:
 			d.upgrade.next = n
 			return
 		case d.inMap(n.name):
 		case n.object.Spec.Image != d.pool.Image && d.upgrade.image == d.pool.Image:
 			d.upgrade.next = n
 			return
-		case image != "" && image != n.object.Spec.Image:
+		case n.mayRestart():
 			d.upgrade.restarts = n
 			return
 		}

@@ -20,6 +20,7 @@ import (
 	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
 	"farpool.dev/farpool/operator/internal/render"
+	"farpool.dev/farpool/operator/internal/shardmap"
 )
 
 const (
@@ -156,6 +157,34 @@ func events(d *decision, reason string) (count int) {
 		}
 	}
 	return count
+}
+
+// A pod whose process has yet to be replaced gets no other image: the kubelet could see the first one again and leave that process alone.
+func TestAPodGetsOneImageAfterTheOther(t *testing.T) {
+	running := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	waiting := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}
+	for name, c := range map[string]struct {
+		image, replaces string
+		status          corev1.ContainerStatus
+		may             bool
+	}{
+		"another image":                           {oldImage, "", running, true},
+		"another image, and its process answers":  {oldImage, shardmap.FormatIncarnation(8), running, true},
+		"another image, and its process is late":  {oldImage, shardmap.FormatIncarnation(7), running, false},
+		"another image, which cannot be pulled":   {oldImage, shardmap.FormatIncarnation(7), waiting, true},
+		"the image that it should have":           {newImage, "", running, false},
+		"the same, and its process has yet to go": {newImage, shardmap.FormatIncarnation(7), running, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationReplaces: c.replaces}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: c.image}}}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}}
+		n := &node{object: &v1alpha1.MemoryNode{Spec: v1alpha1.MemoryNodeSpec{Image: newImage}}, pod: pod, agent: agent.Observation{Facts: &farpoolv1alpha1.Facts{Incarnation: 7}}}
+		if may := n.mayRestart(); may != c.may {
+			t.Errorf("%s: it may restart: %v", name, may)
+		}
+	}
+	if (&node{object: &v1alpha1.MemoryNode{}}).mayRestart() {
+		t.Error("a memory node without a pod may restart")
+	}
 }
 
 // Compute shards come first; then one memory node after the other, each back and followed before the next.
