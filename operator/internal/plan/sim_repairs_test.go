@@ -322,8 +322,8 @@ func (w *world) fence(p *process, processes []uint64) *farpoolv1alpha1.FenceResp
 	return response
 }
 
-// repair does what a compute shard does when it is asked to repair what processes left: where chosen, it succeeds.
-func (w *world) repair(s *shard, processes []uint64, chosen func() bool) *farpoolv1alpha1.RepairResponse {
+// repair does what a compute shard does that was asked then to repair what processes left: where chosen, it succeeds.
+func (w *world) repair(s *shard, processes []uint64, asked time.Time, chosen func() bool) *farpoolv1alpha1.RepairResponse {
 	if slices.Contains(processes, s.process) {
 		w.fail("the dead repair nothing", "process %d of compute shard %s is asked to repair what it left itself", s.process, s.name)
 	}
@@ -342,7 +342,8 @@ func (w *world) repair(s *shard, processes []uint64, chosen func() bool) *farpoo
 		at := &farpoolv1alpha1.RepairResponse_Node{Name: p.memory.node}
 		response.Nodes = append(response.Nodes, at)
 		for _, id := range processes {
-			if p.sessions.open[id] != nil {
+			// A life of the memory node that began since has fenced nobody yet.
+			if p.sessions.open[id] != nil && p.began.Before(asked) {
 				w.fail("fenced, then repaired", "compute shard %s is asked to repair what process %d left on memory node %s, which has a session there", s.name, id, p.memory.node)
 			}
 			left := p.sessions.dead[id]
@@ -627,6 +628,7 @@ func (o *operator) answerCalls(chosen func(percent int) bool) {
 
 // answerCall takes a call to its agent. It may take effect and bring no answer.
 func (o *operator) answerCall(outcome *agent.Outcome) {
+	asked := outcome.At
 	outcome.Running, outcome.At, outcome.Fence, outcome.Repair, outcome.Error = false, o.now, nil, nil, ""
 	silent := func() {
 		outcome.Fence, outcome.Repair, outcome.Error = nil, nil, "Unavailable"
@@ -649,7 +651,7 @@ func (o *operator) answerCall(outcome *agent.Outcome) {
 			silent()
 			return
 		}
-		outcome.Repair = o.world.repair(s, outcome.Processes, func() bool { return o.random.IntN(100) < 80 })
+		outcome.Repair = o.world.repair(s, outcome.Processes, asked, func() bool { return o.random.IntN(100) < 80 })
 	}
 	o.say("%s: %s has done for RepairLease %s what it was asked to", o.name, outcome.Name, outcome.Lease)
 	if o.random.IntN(100) < o.faults/2 {

@@ -90,6 +90,7 @@ type memory struct {
 type process struct {
 	memory      *memory
 	incarnation uint64
+	began       time.Time
 	fresh       bool
 	tables      uint32
 	// follows and holds are maps; holds is nil where it would be the one that is followed.
@@ -708,7 +709,7 @@ func (w *world) start(pod *corev1.Pod, warm bool) {
 		before = w.repairs.ended[pod.UID]
 		delete(w.repairs.ended, pod.UID)
 	}
-	p := &process{image: imageIn(pod), incarnation: 1000 + w.serial, fresh: true, sessions: newSessions(), tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
+	p := &process{image: imageIn(pod), incarnation: 1000 + w.serial, began: w.now, fresh: true, sessions: newSessions(), tables: uint32(max(1, w.pool().Spec.Index.Race().LeastTables))}
 	if warm && before != nil {
 		p.memory, p.holds, p.fresh, p.tables = before.memory, before.memory.kept, !before.memory.named, before.tables
 	} else {
