@@ -38,8 +38,6 @@ const (
 	shardProcess = "farpool-compute-shard"
 	nodeProcess  = "farpool-memory-node"
 	webPort      = 7402
-	// How a pool's memory nodes are configured where spec.failureTimeout is left out.
-	clientLease = 5 * time.Second
 )
 
 // member is a process of a pool, reached past the API server.

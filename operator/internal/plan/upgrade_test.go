@@ -349,7 +349,7 @@ func TestAnUpgradeIsTakenBack(t *testing.T) {
 		u.Agents["shard"].Facts.Ready = false
 		u.Pool.Spec.Version = ""
 		for range 6 {
-			d = u.settleIf(t, bad)
+			u.settleIf(t, bad)
 		}
 		if u.images() != "o"+rest {
 			t.Fatal(u.images())
