@@ -75,8 +75,8 @@ func TestPodsThatTheCacheDoesNotShow(t *testing.T) {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
 	}
 	for _, c := range []struct{ absent, others, lists int }{
-		{goneAskedOneByOne, 0, 0},
-		{goneAskedOneByOne + 1, 0, 1},
+		{askedOneByOne, 0, 0},
+		{askedOneByOne + 1, 0, 1},
 		{1024, podsInAnAnswer, 3},
 	} {
 		t.Run(fmt.Sprintf("%d absent, %d of others", c.absent, c.others), func(t *testing.T) {
@@ -139,11 +139,11 @@ func TestPodsThatTheCacheDoesNotShow(t *testing.T) {
 
 // Memory nodes name clients whose sessions they have ended. The API server is asked for the pods of clients that left something, if the cache does not show these, and if their names can be those of pods.
 func TestPodsThatMemoryNodesName(t *testing.T) {
-	for _, others := range []int{0, goneAskedOneByOne} {
+	for _, others := range []int{0, askedOneByOne} {
 		left := func(name string) *farpoolv1alpha1.DeadClient {
 			return &farpoolv1alpha1.DeadClient{Process: 7, Name: name, Segments: 1}
 		}
-		dead := []*farpoolv1alpha1.DeadClient{left("shown"), left("young"), left("young"), left("gone"), left("elsewhere"), left("No pod/0"), {Process: 8, Name: "idle"}}
+		dead := []*farpoolv1alpha1.DeadClient{left("shown"), left("young"), left("young"), left("gone"), left("elsewhere"), left("No pod/0"), left(v1alpha1.SidecarIdentity("shop") + "-web"), {Process: 8, Name: "idle"}}
 		for i := range others {
 			dead = append(dead, left(fmt.Sprintf("other-%d", i)))
 		}

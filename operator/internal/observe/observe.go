@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sort"
@@ -436,32 +437,15 @@ func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]
 			absent[uid] = process.Name
 		}
 	}
-	// A few pods are asked for one by one. After a rollout there are so many that the whole namespace costs less.
-	if len(absent) > goneAskedOneByOne {
-		there, err := podsOf(ctx, live, s.Pool.Namespace)
-		if err != nil {
-			return nil, err
-		}
-		for uid := range absent {
-			if pod := there[uid]; pod != nil {
-				s.Unlabelled = append(s.Unlabelled, pod)
-			} else {
-				gone[uid] = true
-			}
-		}
-		return gone, nil
+	there, err := podsNamed(ctx, live, s.Pool.Namespace, maps.Values(absent))
+	if err != nil {
+		return nil, err
 	}
 	for uid, name := range absent {
-		pod := &metav1.PartialObjectMetadata{}
-		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: name}, pod)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, name, err)
-		}
-		if err != nil || pod.UID != uid {
-			gone[uid] = true
-		} else {
+		if pod := there[name]; pod != nil && pod.UID == uid {
 			s.Unlabelled = append(s.Unlabelled, pod)
+		} else {
+			gone[uid] = true
 		}
 	}
 	return gone, nil
@@ -473,8 +457,8 @@ func (s *Snapshot) unlisted(ctx context.Context, live client.Reader) (map[string
 	absent := map[string]bool{}
 	for _, observed := range s.Agents {
 		for _, dead := range observed.Facts.GetMemoryNode().GetDead() {
-			// Clients choose their names, and what names no pod can be is not asked for.
-			if dead.GetSlots()+dead.GetSegments() > 0 && len(validation.IsDNS1123Subdomain(dead.GetName())) == 0 {
+			// Clients choose their names, and what names no pod can be is not asked for. Nobody judges sidecars.
+			if dead.GetSlots()+dead.GetSegments() > 0 && !v1alpha1.OfSidecar(dead.GetName()) && len(validation.IsDNS1123Subdomain(dead.GetName())) == 0 {
 				absent[dead.GetName()] = true
 			}
 		}
@@ -483,56 +467,66 @@ func (s *Snapshot) unlisted(ctx context.Context, live client.Reader) (map[string
 		delete(absent, pod.Name)
 	}
 	unlisted := map[string]bool{}
-	if len(absent) == 0 || s.Pool.Spec.Management == v1alpha1.ManagementPaused {
+	if s.Pool.Spec.Management == v1alpha1.ManagementPaused {
 		return unlisted, nil
 	}
-	if len(absent) > goneAskedOneByOne {
-		there, err := podsOf(ctx, live, s.Pool.Namespace)
-		if err != nil {
-			return nil, err
-		}
-		for _, pod := range there {
-			if absent[pod.Name] {
-				unlisted[pod.Name] = true
-			}
-		}
-		return unlisted, nil
+	there, err := podsNamed(ctx, live, s.Pool.Namespace, maps.Keys(absent))
+	for name := range there {
+		unlisted[name] = true
 	}
-	for name := range absent {
-		pod := &metav1.PartialObjectMetadata{}
-		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-		err := live.Get(ctx, types.NamespacedName{Namespace: s.Pool.Namespace, Name: name}, pod)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("look for pod %s/%s: %w", s.Pool.Namespace, name, err)
-		}
-		if err == nil {
-			unlisted[name] = true
-		}
-	}
-	return unlisted, nil
+	return unlisted, err
 }
 
 const (
-	goneAskedOneByOne = 8
-	podsInAnAnswer    = 500
+	askedOneByOne  = 8
+	podsInAnAnswer = 500
 )
 
-// podsOf asks the API server itself which pods a namespace has, whatever their labels.
-func podsOf(ctx context.Context, live client.Reader, namespace string) (map[types.UID]*metav1.PartialObjectMetadata, error) {
-	there := map[types.UID]*metav1.PartialObjectMetadata{}
+// podsNamed asks the API server itself which of the named pods there are, whatever their labels. A few are asked for one by one. After a rollout there are so many that
+// the whole namespace costs less.
+func podsNamed(ctx context.Context, live client.Reader, namespace string, names iter.Seq[string]) (map[string]*metav1.PartialObjectMetadata, error) {
+	wanted := map[string]bool{}
+	for name := range names {
+		wanted[name] = true
+	}
+	there := map[string]*metav1.PartialObjectMetadata{}
+	if len(wanted) > askedOneByOne {
+		err := eachPod(ctx, live, namespace, func(pod *metav1.PartialObjectMetadata) {
+			if wanted[pod.Name] {
+				there[pod.Name] = pod
+			}
+		})
+		return there, err
+	}
+	for name := range wanted {
+		pod := &metav1.PartialObjectMetadata{}
+		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look for pod %s/%s: %w", namespace, name, err)
+		}
+		if err == nil {
+			there[name] = pod
+		}
+	}
+	return there, nil
+}
+
+// eachPod asks the API server itself which pods a namespace has, whatever their labels.
+func eachPod(ctx context.Context, live client.Reader, namespace string, visit func(*metav1.PartialObjectMetadata)) error {
 	for next := ""; ; {
 		pods := &metav1.PartialObjectMetadataList{}
 		pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 		if err := live.List(ctx, pods, client.InNamespace(namespace), client.Limit(podsInAnAnswer), client.Continue(next)); err != nil {
-			return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+			return fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 		}
 		for i := range pods.Items {
 			pod := &pods.Items[i]
 			pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod")) // an answer says of its items that they are metadata
-			there[pod.UID] = pod
+			visit(pod)
 		}
 		if next = pods.Continue; next == "" {
-			return there, nil
+			return nil
 		}
 	}
 }
