@@ -897,6 +897,10 @@ type SidecarNamespaceStatus struct {
 	// Sidecars in pods of the namespace.
 	// +optional
 	Sidecars int32 `json:"sidecars,omitempty"`
+	// Outdated sidecars among them: their pods were made when the pool had another image or other spec.limits. They serve, and get what the
+	// pool has now when their pods are made again.
+	// +optional
+	Outdated int32 `json:"outdated,omitempty"`
 	// Reason for which it is not ready, or for which it soon can have no more sidecars.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

@@ -94,6 +94,7 @@ const (
 	ReasonStopped               = "Stopped"
 	ReasonNoComputeShards       = "NoComputeShards"
 	ReasonComputeRollingOut     = "ComputeRollingOut"
+	ReasonSidecarsOutdated      = "SidecarsOutdated"
 	ReasonAgentUnreachable      = "AgentUnreachable"
 	ReasonAgentRefused          = "AgentRefused"
 	ReasonNoAgents              = "NoAgents"

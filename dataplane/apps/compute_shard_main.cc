@@ -493,6 +493,9 @@ class Process final : public control::Subject, public prometheus::Collectable {
               sum([](const Shard& shard) { return shard.pool_counters().failed_map_fetches.get(); }));
     s.counter("farpool_pool_expired_keys_total", "Keys removed because they had expired.",
               sum([](const Shard& shard) { return shard.pool_counters().expired_keys.get(); }));
+    s.counter("farpool_pool_doubted_clocks_total",
+              "Times that memory nodes told and this process did not believe: more than two hours ahead of all others.",
+              sum([](const Shard& shard) { return shard.pool_counters().doubted_clocks.get(); }));
     s.counter("farpool_pool_forged_maps_total", "Shard maps that memory nodes showed and the operator has not signed.",
               sum([](const Shard& shard) { return shard.pool_counters().forged_maps.get(); }));
 

@@ -304,6 +304,22 @@ TEST_P(PoolExpiryTest, ANodeThatStartsAgainWithAnOldClockReturnsNothingThatHadEx
   EXPECT_EQ(get(a, key), std::nullopt);
 }
 
+TEST_P(PoolExpiryTest, AMemoryNodeWhoseHostIsYearsAheadLetsNothingExpire) {
+  host_clocks_[1].shows += 10 * 365 * 24 * 3600 * static_cast<std::uint64_t>(kSecond);
+  publish(map_of(1));
+  Client& a = connected();
+  Client& b = connected();
+  const Millis expires = time(a) + 60'000;
+  EXPECT_LT(expires, (1'700'000'000ull + 3600) * 1000);
+  for (std::uint32_t node = 0; node < 2; ++node) put(a, key_on(node), "v", expires);
+  pass(10 * kSecond);
+  for (std::uint32_t node = 0; node < 2; ++node) EXPECT_TRUE(get(b, key_on(node)).has_value()) << node;
+  EXPECT_GT(b.pool->counters().doubted_clocks.get(), 0u);
+  EXPECT_LT(time(connected()), (1'700'000'000ull + 3600) * 1000) << "nor does who comes later believe it";
+  pass(60 * kSecond);
+  for (std::uint32_t node = 0; node < 2; ++node) EXPECT_EQ(get(b, key_on(node)), std::nullopt) << node;
+}
+
 TEST_P(PoolExpiryTest, MemoryOfExpiredKeysIsUsedAgainThoughNobodyAsksForThem) {
   publish(map_of(1));
   Client& a = connected();

@@ -82,8 +82,9 @@ struct PoolCounters {
   base::Counter epoch;  // followed; 0: none
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
-  base::Counter expired_keys;  // removed by this thread because they had expired
-  base::Counter forged_maps;   // shown by memory nodes, but not signed by the operator
+  base::Counter expired_keys;    // removed by this thread because they had expired
+  base::Counter doubted_clocks;  // times that memory nodes told, too far ahead of the others' to be believed
+  base::Counter forged_maps;     // shown by memory nodes, but not signed by the operator
   // Sums over the tables, as of the last second.
   base::PublishedCounts<index::Marks, index::kMarks.size()> index{index::kMarks};
   base::PublishedCounts<session::RepairMarks, session::kRepairMarks.size()> repair{session::kRepairMarks};
@@ -266,7 +267,7 @@ class Pool final : public Kv {
   bool closing_ = false;
   Nanos close_deadline_ = base::kNever;
   bool started_ = false;
-  session::PoolClock clock_;
+  session::PoolClock clock_{&counters_.doubted_clocks};
   Gates gates_;
   session::WaitQueue changed_;    // something an operation may wait for
   session::WaitQueue refresh_;    // the map should be read

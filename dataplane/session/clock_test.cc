@@ -29,6 +29,16 @@ TEST(NodeClock, GoesByAClientOnlyBeyondTheSlack) {
   EXPECT_EQ(clock.read(kWall + kMillisecond, 5 + kMillisecond, kWall), kWall + kClockSlack + 1 + kMillisecond);
 }
 
+TEST(NodeClock, BelievesNoClientThatIsFarAheadOfItsHost) {
+  NodeClock clock;
+  EXPECT_EQ(clock.read(kWall, 5, kWall + kClockTrust + 1), kWall);
+  EXPECT_EQ(clock.read(kWall, 5, ~0ull), kWall);
+  EXPECT_EQ(clock.read(kWall, 5, kWall + kClockTrust), kWall + kClockTrust);
+  // What it has believed lets nobody take it further.
+  EXPECT_EQ(clock.read(kWall, 5, kWall + kClockTrust + kClockTrust), kWall + kClockTrust);
+  EXPECT_EQ(clock.read(kWall, 5 + kSecond, 0), kWall + kClockTrust + kSecond);
+}
+
 TEST(PoolClock, KnowsNoTimeUntilItIsTold) {
   PoolClock clock;
   EXPECT_FALSE(clock.known());
@@ -64,11 +74,47 @@ TEST(PoolClock, GoesOnWithAnotherNodeWhenOneIsSilent) {
   PoolClock clock;
   clock.learn(2, kWall + 5 * kMillisecond, 0, kSecond);
   const Nanos later = kSecond + kMillisecond;
+  EXPECT_EQ(clock.now(later), kWall + later + 5 * kMillisecond);
   clock.learn(1, kWall + later, later, kSecond);
   // It waits until that one has come as far.
   EXPECT_EQ(clock.now(later), kWall + later + 5 * kMillisecond);
   EXPECT_EQ(clock.now(later + 4 * kMillisecond), kWall + later + 5 * kMillisecond);
   EXPECT_EQ(clock.now(later + 9 * kMillisecond), kWall + later + 9 * kMillisecond);
+}
+
+TEST(PoolClock, LeavesOutANodeThatIsFarAheadOfAllOthers) {
+  base::Counter doubted;
+  PoolClock clock(&doubted);
+  EXPECT_TRUE(clock.learn(1, kWall, 0, kSecond));
+  EXPECT_FALSE(clock.learn(2, kWall + kClockTrust + kMillisecond, 0, kSecond));
+  EXPECT_EQ(clock.now(0), kWall);
+  EXPECT_FALSE(clock.learn(2, ~0ull, 0, kSecond));
+  EXPECT_EQ(clock.now(kMillisecond), kWall + kMillisecond);
+  EXPECT_EQ(doubted.get(), 2u);
+  EXPECT_TRUE(clock.learn(3, kWall + kSecond, kMillisecond, kSecond));
+  EXPECT_EQ(clock.now(kMillisecond), kWall + kSecond) << "the one that is ahead of those that are believed";
+  EXPECT_TRUE(clock.learn(1, kWall + kSecond + kClockTrust, kMillisecond, kSecond));
+  EXPECT_EQ(clock.now(kMillisecond), kWall + kSecond + kClockTrust) << "two that are ahead are believed";
+}
+
+TEST(PoolClock, ANodeThatWasAloneAndFarAheadIsLeftOutOnceThereIsAnother) {
+  PoolClock clock;
+  EXPECT_TRUE(clock.learn(1, kWall + 2 * kClockTrust, 0, kSecond));
+  EXPECT_EQ(clock.to_tell(0), kWall + 2 * kClockTrust) << "as a session opens, before the next one does";
+  EXPECT_TRUE(clock.learn(2, kWall, 0, kSecond));
+  EXPECT_FALSE(clock.learn(1, kWall + 2 * kClockTrust, 0, kSecond));
+  EXPECT_EQ(clock.now(0), kWall) << "to tell it did not commit the client";
+  // The other falls silent.
+  EXPECT_TRUE(clock.learn(1, kWall + 2 * kClockTrust, kSecond, kSecond));
+  EXPECT_EQ(clock.now(kSecond), kWall + 2 * kClockTrust);
+  EXPECT_TRUE(clock.learn(2, kWall + kSecond, kSecond, kSecond));
+  EXPECT_EQ(clock.now(kSecond), kWall + 2 * kClockTrust) << "it never goes back";
+}
+
+TEST(PoolClock, TheEndOfTimeIsNotBeforeItsBeginning) {
+  PoolClock clock;
+  EXPECT_TRUE(clock.learn(1, ~0ull - 1, 0, kSecond));
+  EXPECT_EQ(clock.now(kSecond), ~0ull);
 }
 
 }  // namespace

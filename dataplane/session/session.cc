@@ -268,7 +268,7 @@ task::Task<void> Session::State::tick() {
   base::store(request.data(), layout::TickRequest{.era = published,
                                                   .hurry = sent < hurry_until ? 1u : 0u,
                                                   .forget = forget_asked ? 1u : 0u,
-                                                  .clock = options.clock != nullptr ? options.clock->now(sent) : 0});
+                                                  .clock = options.clock != nullptr ? options.clock->to_tell(sent) : 0});
   const std::array ops{
       Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
   const Outcome outcome = co_await lane->post(ops, lease_end);

@@ -49,6 +49,7 @@ type record struct {
 	Pool       string   `json:"pool"`
 	UID        string   `json:"uid"`
 	Image      string   `json:"image"`
+	Limits     string   `json:"limits,omitempty"`
 	Containers []string `json:"containers"`
 }
 
@@ -153,8 +154,6 @@ func (i *injecting) checkPool() ([]string, error) {
 		return nil, refuse(PoolDeleting, "KVPool %s is being deleted: take the label %s away, or name another pool in annotation %s", name, v1alpha1.LabelInject, v1alpha1.SidecarPrefix+keyPool)
 	case template != nil && !render.OwnIdentities(template.Version):
 		return nil, refuse(PoolTooOld, "KVPool %s was made from pod template %d, whose memory nodes cannot tell a namespace's sidecars from others: create the pool anew", name, template.Version)
-	case template != nil && i.again: // it was let in a moment ago
-		return nil, nil
 	case template == nil || status == nil:
 		return nil, refuse(PoolNotReady, "the operator has not made the credentials of namespace %s for KVPool %s yet: try again in some seconds, as controllers of pods do by themselves; if this lasts, look at the operator and at kubectl -n %s describe kvpool %s",
 			i.namespace, name, pool.Namespace, pool.Name)
@@ -272,7 +271,7 @@ func (i *injecting) checkPorts() error {
 
 // addRecord writes down what is done. What was written before has to say the same.
 func (i *injecting) addRecord() error {
-	written, err := json.Marshal(record{recordVersion, i.pool.Namespace + "/" + i.pool.Name, string(i.pool.UID), i.pool.Status.Template.Image, i.targets})
+	written, err := json.Marshal(record{recordVersion, i.pool.Namespace + "/" + i.pool.Name, string(i.pool.UID), i.pool.Status.Template.Image, LimitsInRecord(i.pool), i.targets})
 	if err != nil {
 		return fmt.Errorf("write a record: %w", err)
 	}

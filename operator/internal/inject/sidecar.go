@@ -22,6 +22,27 @@ const (
 // ConfigKey is the key, in the Secret of a namespace, of the configuration that its sidecars begin with.
 const ConfigKey = "farpool.toml"
 
+// Limits are what spec.limits says to sidecars, as lines of their configuration.
+func Limits(pool *v1alpha1.KVPool) []string {
+	limits := pool.Spec.Limits
+	if limits == nil {
+		return nil
+	}
+	var lines []string
+	add := func(value *int32, format string) {
+		if value != nil {
+			lines = append(lines, fmt.Sprintf(format, *value))
+		}
+	}
+	add(limits.MaxConnections, "max-connections = %d")
+	add(limits.MaxPipeline, "max-pipeline = %d")
+	add(limits.OperationDeadlineMilliseconds, "operation-deadline = \"%dms\"")
+	return lines
+}
+
+// LimitsInRecord says in the record of a pod which limits its sidecar began with. A pod's record never changes.
+func LimitsInRecord(pool *v1alpha1.KVPool) string { return strings.Join(Limits(pool), ", ") }
+
 // CredentialsDirectory is where a sidecar finds the Secret.
 const CredentialsDirectory = "/etc/farpool/credentials"
 

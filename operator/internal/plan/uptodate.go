@@ -337,5 +337,22 @@ func (d *decision) poolUpToDate() metav1.Condition {
 	case len(rolling) > 0:
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonComputeRollingOut, "compute shards are being replaced (Deployments %s)", some(rolling))
 	}
+	if outdated := d.outdatedSidecars(); len(outdated) > 0 {
+		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonSidecarsOutdated,
+			"sidecars serve with an earlier image or earlier spec.limits (namespaces %s): make their pods again, for instance with kubectl -n NAMESPACE rollout restart", some(outdated))
+	}
 	return condition(kind, metav1.ConditionTrue, v1alpha1.ReasonCurrent, "every pod is as the spec says")
+}
+
+// outdatedSidecars lists the namespaces that have some, with their numbers.
+func (d *decision) outdatedSidecars() []string {
+	var namespaces []string
+	if sidecars := d.Pool.Status.Sidecars; sidecars != nil {
+		for _, entry := range sidecars.Namespaces {
+			if entry.Outdated > 0 {
+				namespaces = append(namespaces, fmt.Sprintf("%s: %d of %d", entry.Name, entry.Outdated, entry.Sidecars))
+			}
+		}
+	}
+	return namespaces
 }

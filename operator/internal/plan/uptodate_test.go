@@ -281,6 +281,23 @@ func TestWhatTheKubeletSaysOfAResize(t *testing.T) {
 	}
 }
 
+// Sidecars that began with another image or other limits are told about, as the operator cannot make their pods again.
+func TestOutdatedSidecarsAreTold(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyStore)
+	s.withShard()
+	s.Pool.Status.Sidecars = &v1alpha1.SidecarsStatus{Namespaces: []v1alpha1.SidecarNamespaceStatus{{Name: "shop", Sidecars: 3}}}
+	upToDate := func() *metav1.Condition {
+		return meta.FindStatusCondition(s.decide(t).Status.Pool.Conditions, v1alpha1.ConditionUpToDate)
+	}
+	if got := upToDate(); got.Reason != v1alpha1.ReasonCurrent {
+		t.Errorf("none is outdated: %+v", got)
+	}
+	s.Pool.Status.Sidecars.Namespaces[0].Outdated = 2
+	if got := upToDate(); got.Status != metav1.ConditionFalse || got.Reason != v1alpha1.ReasonSidecarsOutdated || !strings.Contains(got.Message, "(namespaces shop: 2 of 3)") {
+		t.Errorf("two are: %+v", got)
+	}
+}
+
 // Compute shards are being replaced until each Deployment has seen its change and all its pods are of it. A memory node without an object keeps nothing unsaid.
 func TestWhetherEveryPodIsUpToDate(t *testing.T) {
 	of := func(observed int64, replicas, updated int32) *appsv1.Deployment {

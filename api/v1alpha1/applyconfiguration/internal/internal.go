@@ -1152,6 +1152,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+    - name: outdated
+      type:
+        scalar: numeric
     - name: reason
       type:
         scalar: string

@@ -38,6 +38,7 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 	apiac "farpool.dev/farpool/api/v1alpha1/applyconfiguration/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/controller/kvpool"
+	"farpool.dev/farpool/operator/internal/inject"
 	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/render"
 )
@@ -118,13 +119,27 @@ func podMetadata() *metav1.PartialObjectMetadata {
 }
 
 // written is what an injector wrote about a pod.
-type written struct{ Pool, UID string }
+type written struct{ Pool, UID, Image, Limits string }
 
 func writtenOf(pod client.Object) (w written) {
 	if err := json.Unmarshal([]byte(pod.GetAnnotations()[v1alpha1.AnnotationInjected]), &w); err != nil {
 		return written{}
 	}
 	return w
+}
+
+// outdated counts the pods whose sidecars were made for another image of their pool, or for other limits.
+func outdated(pool *v1alpha1.KVPool, pods []metav1.PartialObjectMetadata) int32 {
+	if pool.Status.Template == nil {
+		return 0
+	}
+	found := int32(0)
+	for i := range pods {
+		if has := writtenOf(&pods[i]); has.Image != pool.Status.Template.Image || has.Limits != inject.LimitsInRecord(pool) {
+			found++
+		}
+	}
+	return found
 }
 
 // poolOf returns the pool of a Secret that sidecars begin with; false: it is another Secret.
@@ -225,7 +240,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 func (r *Reconciler) observe(ctx context.Context, pool *v1alpha1.KVPool, held map[string]*corev1.Secret) (observed, error) {
 	o := observed{
-		pool: pool, held: held, pods: map[string]int32{}, now: r.options.Clock.Now(), random: rand.Reader, clusterDomain: cmp.Or(r.options.ClusterDomain, "cluster.local"),
+		pool: pool, held: held, pods: map[string]int32{}, outdated: map[string]int32{}, now: r.options.Clock.Now(), random: rand.Reader, clusterDomain: cmp.Or(r.options.ClusterDomain, "cluster.local"),
 		watches: func(namespace string) bool {
 			return len(r.options.Namespaces) == 0 || slices.Contains(r.options.Namespaces, namespace)
 		},
@@ -249,6 +264,7 @@ func (r *Reconciler) observe(ctx context.Context, pool *v1alpha1.KVPool, held ma
 			return o, fmt.Errorf("count sidecars of pool %s/%s in namespace %s: %w", pool.Namespace, pool.Name, entry.Name, err)
 		}
 		o.pods[entry.Name] = int32(len(list.Items))
+		o.outdated[entry.Name] = outdated(pool, list.Items)
 	}
 	return o, nil
 }
@@ -366,7 +382,7 @@ func statusOf(pool *v1alpha1.KVPool, status *v1alpha1.SidecarsStatus) *apiac.KVP
 	if status != nil {
 		sidecars := apiac.SidecarsStatus().WithCount(status.Count)
 		for _, entry := range status.Namespaces {
-			one := apiac.SidecarNamespaceStatus().WithName(entry.Name).WithState(entry.State).WithSidecars(entry.Sidecars)
+			one := apiac.SidecarNamespaceStatus().WithName(entry.Name).WithState(entry.State).WithSidecars(entry.Sidecars).WithOutdated(entry.Outdated)
 			if entry.Reason != "" {
 				one.WithReason(entry.Reason).WithMessage(entry.Message)
 			}

@@ -35,6 +35,8 @@ type observed struct {
 	held map[string]*corev1.Secret
 	// pods with a sidecar of this pool, by namespace.
 	pods map[string]int32
+	// outdated are those of them that were made for another image or other limits.
+	outdated map[string]int32
 	// clusterDomain is what names of Services end with.
 	clusterDomain string
 	// watches says whether the operator may write into a namespace.
@@ -65,7 +67,7 @@ func decide(o observed) decision {
 	}
 	for _, entry := range listed {
 		held := o.held[entry.Name]
-		status := v1alpha1.SidecarNamespaceStatus{Name: entry.Name, Sidecars: o.pods[entry.Name], State: v1alpha1.SidecarsPending}
+		status := v1alpha1.SidecarNamespaceStatus{Name: entry.Name, Sidecars: o.pods[entry.Name], Outdated: o.outdated[entry.Name], State: v1alpha1.SidecarsPending}
 		pending := func(reason, format string, arguments ...any) {
 			status.Reason, status.Message = reason, fmt.Sprintf(format, arguments...)
 		}
@@ -163,18 +165,8 @@ func (o *observed) config() string {
 	text("tls-ca", inject.CredentialsDirectory+"/"+pki.KeyCABundle)
 	text("tls-cert", inject.CredentialsDirectory+"/"+pki.KeyCertificate)
 	text("tls-key", inject.CredentialsDirectory+"/"+pki.KeyPrivateKey)
-	if limits := o.pool.Spec.Limits; limits != nil {
-		for _, limit := range []struct {
-			key   string
-			value *int32
-		}{{"max-connections", limits.MaxConnections}, {"max-pipeline", limits.MaxPipeline}} {
-			if limit.value != nil {
-				fmt.Fprintf(&file, "%s = %d\n", limit.key, *limit.value)
-			}
-		}
-		if deadline := limits.OperationDeadlineMilliseconds; deadline != nil {
-			text("operation-deadline", fmt.Sprintf("%dms", *deadline))
-		}
+	for _, limit := range inject.Limits(o.pool) {
+		file.WriteString(limit + "\n")
 	}
 	text("log-format", "json")
 	return file.String()

@@ -97,6 +97,30 @@ func certificateOf(t *testing.T, data map[string][]byte) *x509.Certificate {
 	return certificate
 }
 
+// A sidecar is outdated if it began with another image or other limits than it would have now; one whose record says neither is, too.
+func TestOutdatedSidecars(t *testing.T) {
+	pool := observedWith(t, "shop").pool
+	pool.Spec.Limits = &v1alpha1.LimitsSpec{MaxConnections: ptr.To[int32](5), OperationDeadlineMilliseconds: ptr.To[int32](70)}
+	with := func(record string) metav1.PartialObjectMetadata {
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationInjected: record}}}
+	}
+	for record, want := range map[string]int32{
+		`{"image":"image","limits":"max-connections = 5, operation-deadline = \"70ms\""}`: 0,
+		`{"image":"image","limits":"max-connections = 5"}`:                                1,
+		`{"image":"older","limits":"max-connections = 5, operation-deadline = \"70ms\""}`: 1,
+		`{"image":"image"}`: 1,
+		``:                  1,
+	} {
+		if got := outdated(pool, []metav1.PartialObjectMetadata{with(record)}); got != want {
+			t.Errorf("%s: %d", record, got)
+		}
+	}
+	pool.Status.Template = nil
+	if outdated(pool, []metav1.PartialObjectMetadata{with("")}) != 0 {
+		t.Error("a pool without image has outdated sidecars")
+	}
+}
+
 // A namespace gets a certificate in its own name, as a client of the pool, for seven days, and what its sidecars begin with.
 func TestWhatANamespaceGets(t *testing.T) {
 	o := observedWith(t, "shop", "web")
@@ -491,10 +515,15 @@ func (w *world) refuseDeletions(t *testing.T, namespaces ...string) {
 // pod is one that an injector has given a sidecar.
 func (w *world) pod(t *testing.T, pool *v1alpha1.KVPool, namespace, name string) *corev1.Pod {
 	t.Helper()
+	now := &v1alpha1.KVPool{}
+	if err := w.Get(t.Context(), client.ObjectKeyFromObject(pool), now); err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf(`{"version":1,"pool":"data/%s","uid":%q,"image":%q,"limits":%q}`, pool.Name, pool.UID, now.Status.Template.Image, inject.LimitsInRecord(now))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelInject: v1alpha1.InjectTrue},
-			Annotations: map[string]string{v1alpha1.AnnotationInjected: fmt.Sprintf(`{"version":1,"pool":"data/%s","uid":%q}`, pool.Name, pool.UID)},
+			Annotations: map[string]string{v1alpha1.AnnotationInjected: record},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
 	}
@@ -532,6 +561,20 @@ func TestAgainstAnAPIServer(t *testing.T) {
 		first, second := w.pod(t, pool, "shop", "first"), w.pod(t, pool, "shop", "second")
 		w.pod(t, pool, "web", "elsewhere")
 		w.says(t, pool, "shop", v1alpha1.SidecarsReady, v1alpha1.ReasonSidecarBudgetNearlySpent, 2)
+		for _, edit := range []struct {
+			limits   string
+			outdated int32
+		}{{`{"maxConnections": 77}`, 2}, {`{"maxConnections": null}`, 0}} {
+			w.list(t, pool, `{"spec":{"limits":`+edit.limits+`}}`)
+			eventually(t, "sidecars with limits other than "+edit.limits, func(ctx context.Context) error {
+				now := &v1alpha1.KVPool{}
+				err := w.Get(ctx, client.ObjectKeyFromObject(pool), now)
+				if entry := now.Status.Sidecars.OfNamespace("shop"); err != nil || entry == nil || entry.Outdated != edit.outdated {
+					return errors.Join(fmt.Errorf("the status is %+v", entry), err)
+				}
+				return nil
+			})
+		}
 		first.Status.Phase = corev1.PodSucceeded
 		if err := w.Status().Update(t.Context(), first); err != nil {
 			t.Fatal(err)

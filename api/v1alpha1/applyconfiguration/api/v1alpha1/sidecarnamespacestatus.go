@@ -19,6 +19,9 @@ type SidecarNamespaceStatusApplyConfiguration struct {
 	State *apiv1alpha1.SidecarState `json:"state,omitempty"`
 	// Sidecars in pods of the namespace.
 	Sidecars *int32 `json:"sidecars,omitempty"`
+	// Outdated sidecars among them: their pods were made when the pool had another image or other spec.limits. They serve, and get what the
+	// pool has now when their pods are made again.
+	Outdated *int32 `json:"outdated,omitempty"`
 	// Reason for which it is not ready, or for which it soon can have no more sidecars.
 	Reason *string `json:"reason,omitempty"`
 	// Message for people about the reason.
@@ -52,6 +55,14 @@ func (b *SidecarNamespaceStatusApplyConfiguration) WithState(value apiv1alpha1.S
 // If called multiple times, the Sidecars field is set to the value of the last call.
 func (b *SidecarNamespaceStatusApplyConfiguration) WithSidecars(value int32) *SidecarNamespaceStatusApplyConfiguration {
 	b.Sidecars = &value
+	return b
+}
+
+// WithOutdated sets the Outdated field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Outdated field is set to the value of the last call.
+func (b *SidecarNamespaceStatusApplyConfiguration) WithOutdated(value int32) *SidecarNamespaceStatusApplyConfiguration {
+	b.Outdated = &value
 	return b
 }
 
