@@ -38,9 +38,10 @@ Expiry::Expiry(PoolWorld& world, PoolVerdict& verdict, const PoolSetting& settin
     : world_(world), verdict_(verdict), setting_(setting), clocks_(judge_of(setting)) {}
 
 Task<bool> Expiry::look_at_clock(PoolClient& client, Millis& shown) {
+  const Nanos began = world_.network().now();
   const auto time = co_await client.body->pool->time();
   if (!time.ok()) co_return false;
-  clocks_.note(world_.network().now(), *time);
+  clocks_.note(began, world_.network().now(), *time);
   shown = *time;
   co_return true;
 }

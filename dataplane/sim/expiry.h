@@ -26,10 +26,11 @@ class ExpiryJudge {
   // are never more than `bound` milliseconds apart.
   ExpiryJudge(double loses, double gains, double bound) : slow_(1 - loses), fast_(1 + gains), bound_(bound) {}
 
-  void note(Nanos when, client::Millis shown) {
-    const double at = millis(when), shows = static_cast<double>(shown);
-    latest_ = std::max(latest_, shows - at * slow_);
-    earliest_ = std::min(earliest_, shows - at * fast_);
+  // A clock has shown this at some moment between `from` and `to`: a client may stand still after it has looked.
+  void note(Nanos from, Nanos to, client::Millis shown) {
+    const double shows = static_cast<double>(shown);
+    latest_ = std::max(latest_, shows - millis(to) * slow_);
+    earliest_ = std::min(earliest_, shows - millis(from) * fast_);
   }
   // Says whether every client knows at this time that it is later.
   bool is_past(client::Millis time, Nanos when) const {

@@ -21,9 +21,9 @@ import (
 const knownFile = "operator/mutants.txt"
 
 // Tests that take long, and find nothing that others do not.
-const slowTests = "^(TestTheOperatorDies|TestAMapHas)"
+const slowTests = "^(TestTheOperatorDies|TestAMapHas|TestAgainstAnAPIServer)"
 
-var packages = []string{"plan", "apply", "pki", "shardmap", "protocol", "agent", "observe"}
+var packages = []string{"plan", "apply", "pki", "shardmap", "protocol", "agent", "observe", "inject", "controller/sidecars"}
 
 func main() {
 	sample := flag.Int("sample", 0, "try so many mutants, by random, of the files that "+knownFile+" calls whole; 0: all mutants of all files that it does not call untried")
@@ -51,7 +51,7 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 		return fmt.Errorf("make a directory for the copy of the tree: %w", err)
 	}
 	defer os.RemoveAll(tree)
-	if err := mutation.CopyTree(tree, "go.mod", "go.sum", "api", "config", "operator"); err != nil {
+	if err := mutation.CopyTree(tree, "go.mod", "go.sum", "api", "config", "docs", "operator"); err != nil {
 		return err
 	}
 	var trials []mutation.Trial
@@ -61,7 +61,7 @@ func run(chosen []string, only string, sample int, seed uint64, workers int) err
 		if err != nil {
 			return fmt.Errorf("%s: %w", directory, err)
 		}
-		of := []*mutation.Suite{{Directory: filepath.Join(tree, directory), Binary: filepath.Join(tree, name+".test"), Arguments: arguments}}
+		of := []*mutation.Suite{{Directory: filepath.Join(tree, directory), Binary: filepath.Join(tree, strings.ReplaceAll(name, "/", "-")+".test"), Arguments: arguments}}
 		for _, m := range mutants {
 			if known.Chooses(m, only, sample > 0) {
 				trials = append(trials, mutation.Trial{Mutant: m, Of: of})
