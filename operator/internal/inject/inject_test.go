@@ -256,6 +256,9 @@ func annotated(key, value string) string {
 	return "metadata annotations " + v1alpha1.SidecarPrefix + key + "=" + value
 }
 
+// someResources make a pod Burstable, so that its sidecar may have resources.
+const someResources = "spec containers=[{name: app, resources: {requests: {cpu: 1}}}]"
+
 type refusalCase struct {
 	name    string
 	reason  Reason // empty: it gets its sidecar
@@ -291,6 +294,10 @@ func refusalCases() []refusalCase {
 		{name: "a value of any length", reason: InvalidAnnotation, edits: []string{annotated("pool", strings.Repeat("x", 100000))}},
 		{name: "an empty pool", reason: InvalidAnnotation, edits: []string{annotated("pool", `""`)}},
 		{name: "a port that is none", reason: InvalidAnnotation, says: "or to none", edits: []string{annotated("port", `"80"`)}},
+		{name: "the first port", edits: []string{annotated("port", `"1024"`)}},
+		{name: "the port before", reason: InvalidAnnotation, edits: []string{annotated("port", `"1023"`)}},
+		{name: "the last port", edits: []string{annotated("port", `"65535"`)}},
+		{name: "the port after", reason: InvalidAnnotation, edits: []string{annotated("port", `"65536"`)}},
 		{name: "a port in other digits", reason: InvalidAnnotation, edits: []string{annotated("port", `"+6380"`)}},
 		{name: "the port of memory nodes", reason: InvalidAnnotation, edits: []string{annotated("port", `"7400"`)}},
 		{name: "no health port", reason: InvalidAnnotation, edits: []string{annotated("health-port", "none")}},
@@ -298,6 +305,13 @@ func refusalCases() []refusalCase {
 		{name: "another port", edits: []string{annotated("port", `"6380"`)}},
 		{name: "no port", edits: []string{annotated("port", "none")}},
 		{name: "little memory", reason: InvalidAnnotation, edits: []string{annotated("memory", "1Mi"), "spec containers=[{name: app, resources: {requests: {cpu: 1}}}]"}},
+		{name: "the least memory", edits: []string{annotated("memory", "64Mi"), someResources}},
+		{name: "the most memory", edits: []string{annotated("memory", "64Gi"), someResources}},
+		{name: "more memory than that", reason: InvalidAnnotation, edits: []string{annotated("memory", "65Gi"), someResources}},
+		{name: "the least part of a processor", edits: []string{annotated("cpu", "10m"), someResources}},
+		{name: "less of a processor", reason: InvalidAnnotation, edits: []string{annotated("cpu", "9m"), someResources}},
+		{name: "the most processors", edits: []string{annotated("cpu", `"64"`), someResources}},
+		{name: "more processors than that", reason: InvalidAnnotation, edits: []string{annotated("cpu", `"65"`), someResources}},
 		{name: "no processors", reason: InvalidAnnotation, edits: []string{annotated("cpu", "many")}},
 		{name: "a level that is none", reason: InvalidAnnotation, edits: []string{annotated("log-level", "loud")}},
 		{name: "containers twice", reason: InvalidAnnotation, edits: []string{annotated("containers", "app,app")}},
@@ -318,6 +332,7 @@ func refusalCases() []refusalCase {
 		{name: "the variable with the same value", edits: []string{"spec containers=[{name: app, env: [{name: FARPOOL_URL, value: redis://127.0.0.1:6379/0}]}]"}},
 		{name: "a redis in the pod", reason: PortTaken, says: "or to none", edits: []string{"spec containers=[{name: app}, {name: redis, ports: [{containerPort: 6379}]}]", annotated("containers", "app")}},
 		{name: "the same port of UDP", edits: []string{"spec containers=[{name: app, ports: [{containerPort: 6379, protocol: UDP}]}]"}},
+		{name: "a port of UDP and then the port", reason: PortTaken, edits: []string{"spec containers=[{name: app, ports: [{containerPort: 53, protocol: UDP}, {containerPort: 6379}]}]"}},
 		{name: "the port of the probes", reason: PortTaken, says: "health-port", edits: []string{"spec containers=[{name: app, ports: [{containerPort: 7402, protocol: TCP}]}]"}},
 		{name: "the network of the node", reason: HostNamespaces, edits: []string{"spec hostNetwork=true"}},
 		{name: "the processes of the node", reason: HostNamespaces, edits: []string{"spec hostPID=true"}},
@@ -330,12 +345,24 @@ func refusalCases() []refusalCase {
 		{name: "names of its own", reason: NamesNotResolved, edits: []string{"spec dnsPolicy=None"}},
 		{name: "a mesh that starts later", reason: MeshCapturesTraffic, says: `excludeOutboundPorts of the pod to 7400`, edits: []string{"spec initContainers=[{name: istio-init}]", "spec containers=[{name: app}, {name: istio-proxy}]"}},
 		{name: "a mesh that starts later and leaves the port alone", edits: []string{"metadata annotations traffic.sidecar.istio.io/excludeOutboundPorts='5432,7400'", "spec initContainers=[{name: istio-init}]", "spec containers=[{name: app}, {name: istio-proxy}]"}},
+		{name: "a mesh that starts later and leaves a range alone", edits: []string{"metadata annotations traffic.sidecar.istio.io/excludeOutboundPorts='5432, 7000-8000'", "spec containers=[{name: app}, {name: istio-proxy}]"}},
+		{name: "a mesh that starts later and leaves another port alone", reason: MeshCapturesTraffic, edits: []string{"metadata annotations traffic.sidecar.istio.io/excludeOutboundPorts='5432'", "spec containers=[{name: app}, {name: istio-proxy}]"}},
+		{name: "a mesh that starts later and leaves a later port alone", reason: MeshCapturesTraffic, edits: []string{"metadata annotations traffic.sidecar.istio.io/excludeOutboundPorts='9000'", "spec containers=[{name: app}, {name: istio-proxy}]"}},
+		{name: "a mesh whose plugin redirects", reason: MeshCapturesTraffic, edits: []string{"spec containers=[{name: app}, {name: istio-proxy}]"}},
+		{name: "a mesh whose proxy comes yet", reason: MeshCapturesTraffic, edits: []string{"spec initContainers=[{name: istio-init}]"}},
+		{name: "one mesh that starts before and one that starts later", reason: MeshCapturesTraffic, edits: []string{"spec initContainers=[{name: istio-proxy}, {name: linkerd-init}]", "spec containers=[{name: app}, {name: linkerd-proxy}]"}},
 		{name: "linkerd that starts later", reason: MeshCapturesTraffic, edits: []string{"spec initContainers=[{name: linkerd-init}]", "spec containers=[{name: app}, {name: linkerd-proxy}]"}},
 		{name: "resources of a pod without any", reason: QoSWouldChange, says: "would make it Burstable", edits: []string{annotated("cpu", `"1"`)}},
+		{name: "resources of a pod that asks for nothing", reason: QoSWouldChange, edits: []string{annotated("cpu", `"1"`), "spec containers=[{name: app, resources: {requests: {cpu: 0}}}]"}},
 		{name: "resources beside those of the pod", reason: QoSWouldChange, says: "spec.resources is for the whole pod", edits: []string{"spec resources={requests: {cpu: 1}}", annotated("memory", "128Mi")}},
 		{name: "a long name", reason: NameTooLong, says: "shorten it by 1", edits: []string{"metadata name=" + strings.Repeat("n", 240)}},
 		{name: "the longest name", edits: []string{"metadata name=" + strings.Repeat("n", 239)}},
 		{name: "containers that are none", reason: Malformed, edits: []string{"spec containers=text"}},
+		{name: "volumes that are none", reason: Malformed, edits: []string{"spec volumes=text"}},
+		{name: "a volume that is none", reason: Malformed, edits: []string{"spec volumes=[1]"}},
+		{name: "variables that are none", reason: Malformed, edits: []string{"spec containers=[{name: app, env: text}]"}},
+		{name: "resources that are none", reason: Malformed, edits: []string{"spec containers=[{name: app, resources: text}]"}},
+		{name: "resources of the pod that are none", reason: Malformed, edits: []string{"spec resources=text"}},
 		{name: "no container", reason: Malformed, edits: []string{"spec containers=[]"}},
 		{name: "an annotation that is a number", reason: Malformed, edits: []string{annotated("port", "6380")}},
 	}
@@ -450,6 +477,8 @@ func TestOthersChangeThePodMeanwhile(t *testing.T) {
 		"more rights":        func(c object) { c["securityContext"].(object)["capabilities"].(object)["add"] = []any{"ALL"} },
 		"all rights":         func(c object) { c["securityContext"].(object)["privileged"] = true },
 		"no sidecar at all":  func(c object) { delete(c, "restartPolicy") },
+		"another name":       func(c object) { c["env"].([]any)[0].(object)["valueFrom"] = object{} },
+		"fewer probes":       func(c object) { c["startupProbe"].(object)["periodSeconds"] = 77 },
 		"a token in its own": func(c object) { c["volumeMounts"] = c["volumeMounts"].([]any)[:3] },
 	} {
 		pod := decoded(t, changed)
@@ -498,9 +527,14 @@ func TestOthersChangeThePodMeanwhile(t *testing.T) {
 		"a record of another pool": func(annotations object) {
 			annotations[v1alpha1.AnnotationInjected] = strings.Replace(annotations[v1alpha1.AnnotationInjected].(string), "data/cache", "data/other", 1)
 		},
-		"no record": func(annotations object) { delete(annotations, v1alpha1.AnnotationInjected) },
+		"other containers": func(annotations object) { annotations[v1alpha1.SidecarPrefix+"containers"] = "agent" },
+		"no record":        func(annotations object) { delete(annotations, v1alpha1.AnnotationInjected) },
 	} {
-		pod := decoded(t, patched(t, raw, injection))
+		pod := decoded(t, changed)
+		spec := pod["spec"].(object)
+		if name == "no record" {
+			spec["containers"] = spec["containers"].([]any)[:1]
+		}
 		change(pod["metadata"].(object)["annotations"].(object))
 		raw, err := json.Marshal(pod)
 		if err != nil {
@@ -509,6 +543,52 @@ func TestOthersChangeThePodMeanwhile(t *testing.T) {
 		if _, err := Pod(raw, "shop", oneCluster(), Settings{}); AsRefusal(err) == nil || AsRefusal(err).Reason != RecordPreset {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// initNames are the names of a pod's init containers, in order.
+func initNames(pod *corev1.Pod) string {
+	var names []string
+	for _, container := range pod.Spec.InitContainers {
+		names = append(names, container.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// The sidecar comes first, or after the proxy of a mesh; a container that is named gets the socket wherever it stands, and no other does.
+func TestWhereThingsGo(t *testing.T) {
+	for init, want := range map[string]string{
+		"[{name: first}]":                        "farpool-sidecar first",
+		"[{name: istio-proxy}, {name: first}]":   "istio-proxy farpool-sidecar first",
+		"[{name: first}, {name: linkerd-proxy}]": "first linkerd-proxy farpool-sidecar",
+	} {
+		raw := edited(t, "spec initContainers="+init, "spec containers=[{name: helper}, {name: app}]", annotated("containers", "app"))
+		injection, err := Pod(raw, "shop", oneCluster(), Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := &corev1.Pod{}
+		if err := json.Unmarshal(patched(t, raw, injection), pod); err != nil {
+			t.Fatal(err)
+		}
+		if got := initNames(pod); got != want {
+			t.Errorf("init containers are %s, want %s", got, want)
+		}
+		if helper, app := pod.Spec.Containers[0], pod.Spec.Containers[1]; len(helper.Env) != 0 || len(app.Env) != 2 || app.Env[0].Name != VariableSocket {
+			t.Errorf("helper has %v and app %v", helper.Env, app.Env)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	pool := poolFor("cache", "shop")
+	if lines := Limits(pool); lines != nil {
+		t.Errorf("a pool without limits has %v", lines)
+	}
+	pool.Spec.Limits = &v1alpha1.LimitsSpec{MaxPipeline: new(int32)}
+	*pool.Spec.Limits.MaxPipeline = 7
+	if got := LimitsInRecord(pool); got != "max-pipeline = 7" {
+		t.Errorf("the record says %q", got)
 	}
 }
 

@@ -288,6 +288,9 @@ func TestBudget(t *testing.T) {
 	if entry := failed.OfNamespace("shop"); entry.State != v1alpha1.SidecarsPending || len(entry.Message) > 1024 {
 		t.Errorf("%+v", entry)
 	}
+	if whole := after.statusWith(map[string]finding{"shop": {v1alpha1.ReasonSidecarSecretTaken, strings.Repeat("x", 1024)}}).OfNamespace("shop").Message; strings.HasSuffix(whole, "...") {
+		t.Errorf("a message that fits is cut to %d bytes", len(whole))
+	}
 	if told := news(nil, now, []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "old"}}}); len(told) != 3 || !strings.Contains(told[2].note, "within 7 days") {
 		t.Errorf("%+v", told)
 	}
