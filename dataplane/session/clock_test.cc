@@ -92,7 +92,7 @@ TEST(PoolClock, LeavesOutANodeThatIsFarAheadOfAllOthers) {
   EXPECT_EQ(clock.now(kMillisecond), kWall + kMillisecond);
   EXPECT_EQ(doubted.get(), 2u);
   EXPECT_TRUE(clock.learn(3, kWall + kSecond, kMillisecond, kSecond));
-  EXPECT_EQ(clock.now(kMillisecond), kWall + kSecond) << "the one that is ahead of those that are believed";
+  EXPECT_EQ(clock.now(kMillisecond), kWall + kSecond) << "the one that is ahead of all believed ones";
   EXPECT_TRUE(clock.learn(1, kWall + kSecond + kClockTrust, kMillisecond, kSecond));
   EXPECT_EQ(clock.now(kMillisecond), kWall + kSecond + kClockTrust) << "two that are ahead are believed";
 }

@@ -265,10 +265,11 @@ task::Task<void> Session::State::tick() {
   ticking = true;
   published = oldest_pin();
   forget_asked = std::exchange(forget_wanted, false);
-  base::store(request.data(), layout::TickRequest{.era = published,
-                                                  .hurry = sent < hurry_until ? 1u : 0u,
-                                                  .forget = forget_asked ? 1u : 0u,
-                                                  .clock = options.clock != nullptr ? options.clock->to_tell(sent) : 0});
+  base::store(request.data(),
+              layout::TickRequest{.era = published,
+                                  .hurry = sent < hurry_until ? 1u : 0u,
+                                  .forget = forget_asked ? 1u : 0u,
+                                  .clock = options.clock != nullptr ? options.clock->to_tell(sent) : 0});
   const std::array ops{
       Op::call(layout::kTick, request.first(sizeof(layout::TickRequest)), reply.first(sizeof(layout::TickReply)))};
   const Outcome outcome = co_await lane->post(ops, lease_end);
