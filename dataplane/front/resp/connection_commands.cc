@@ -75,38 +75,6 @@ void do_reset(Conversation& conversation, Request& request) {
   request.answer().simple("RESET");
 }
 
-// There are no transactions. A client that begins one must not see its commands run one by one: from MULTI on all are
-// refused, up to EXEC or DISCARD.
-void do_multi(Conversation& conversation, Request& request) {
-  if (conversation.in_bracket()) return request.error("ERR MULTI calls can not be nested");
-  conversation.set_in_bracket(true);
-  request.error(
-      "ERR MULTI is not supported: this pool has no transactions, and none of the commands up to EXEC or DISCARD will "
-      "be "
-      "run; send them without MULTI");
-}
-
-void do_exec(Conversation& conversation, Request& request) {
-  if (!conversation.in_bracket()) return request.error("ERR EXEC without MULTI");
-  conversation.set_in_bracket(false);
-  request.error(
-      "EXECABORT Transaction discarded because of previous errors. This pool has no transactions: none of the commands "
-      "after MULTI was run; send them without MULTI");
-}
-
-void do_discard(Conversation& conversation, Request& request) {
-  if (!conversation.in_bracket()) return request.error("ERR DISCARD without MULTI");
-  conversation.set_in_bracket(false);
-  request.answer().ok();
-}
-
-void do_watch(Conversation& conversation, Request& request) {
-  request.error(conversation.in_bracket() ? "ERR WATCH inside MULTI is not allowed"
-                                          : "ERR WATCH is not supported: this pool has no transactions");
-}
-
-void do_unwatch(Conversation&, Request& request) { request.answer().ok(); }
-
 void do_help(Conversation&, Request& request) {
   const std::string_view name = request.spec->name.substr(0, request.spec->name.find('|'));
   const CommandSpec& container = *find_command(name);

@@ -23,13 +23,10 @@ void do_client_setinfo(Conversation&, Request&);
 void do_client_setname(Conversation&, Request&);
 void do_client_tracking(Conversation&, Request&);
 void do_config_get(Conversation&, Request&);
-void do_discard(Conversation&, Request&);
 void do_echo(Conversation&, Request&);
-void do_exec(Conversation&, Request&);
 void do_hang_up(Conversation&, Request&);
 void do_hello(Conversation&, Request&);
 void do_help(Conversation&, Request&);
-void do_multi(Conversation&, Request&);
 void do_nothing_counted(Conversation&, Request&);
 void do_nothing_logged(Conversation&, Request&);
 void do_nothing_to_reset(Conversation&, Request&);
@@ -38,8 +35,6 @@ void do_quit(Conversation&, Request&);
 void do_reset(Conversation&, Request&);
 void do_select(Conversation&, Request&);
 void do_slowlog_get(Conversation&, Request&);
-void do_unwatch(Conversation&, Request&);
 void do_wait(Conversation&, Request&);
-void do_watch(Conversation&, Request&);
 
 }  // namespace farpool::front::resp

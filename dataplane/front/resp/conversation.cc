@@ -100,7 +100,9 @@ bool Conversation::log_in(std::string_view user, std::string_view password) {
 
 void Conversation::reset() {
   name.clear();
-  in_bracket_ = false;
+  transaction_.reset();
+  watched_.reset();
+  ++resets_;
   protocol_ = Protocol::resp2;
   authenticated_ = service_.password.empty();
   parser_.set_stranger(!authenticated_);
@@ -112,10 +114,11 @@ std::string Conversation::client_line() const {
   line += " addr=" + endpoints_.remote + " laddr=" + endpoints_.local + " fd=0 name=" + name;
   line += " age=" + std::to_string((now - opened_) / base::kSecond) +
           " idle=" + std::to_string((now - last_input_) / base::kSecond);
-  line += " flags=N db=0 sub=0 psub=0 ssub=0 multi=" + std::string(in_bracket_ ? "0" : "-1") +
+  line += " flags=N db=0 sub=0 psub=0 ssub=0 multi=" + (transaction_ ? std::to_string(transaction_->size()) : "-1") +
           " qbuf=" + std::to_string(parser_.pending_bytes());
   line += " qbuf-free=0 argv-mem=" + std::to_string(queued_bytes_) +
-          " multi-mem=0 rbs=0 rbp=0 obl=" + std::to_string(backlog_.size());
+          " multi-mem=" + std::to_string(transaction_ ? transaction_->bytes() : 0) +
+          " rbs=0 rbp=0 obl=" + std::to_string(backlog_.size());
   line +=
       " oll=0 omem=" + std::to_string(unsent_) + " tot-mem=" + std::to_string(queued_bytes_ + reply_bytes_ + waiting());
   line += " events=r cmd=" + std::string(last_command_) + " user=default redir=-1 resp=";
@@ -140,7 +143,9 @@ std::size_t Conversation::reply_limit() const {
 }
 
 void Conversation::account() {
-  const std::size_t holds = parser_.pending_bytes() + queued_bytes_ + reply_bytes_ + waiting() + expected();
+  const std::size_t transaction = transaction_ ? transaction_->bytes() : 0;
+  const std::size_t holds =
+      parser_.pending_bytes() + queued_bytes_ + transaction + reply_bytes_ + waiting() + expected();
   service_.hold(held_, holds);
   held_ = holds;
 }
@@ -241,6 +246,7 @@ std::unique_ptr<Request> Conversation::new_request() {
   request->command.clear();
   request->spec = nullptr;
   request->exclusive = request->done = request->failed = false;
+  request->transaction.reset();
   if (request->reply.capacity() > kKeepReplyBytes) std::string().swap(request->reply);
   request->reply.clear();
   if (request->room.capacity() > kKeepReplyBytes) std::string().swap(request->room);
@@ -274,14 +280,13 @@ void Conversation::admit() {
     refusal = "ERR wrong number of arguments for '" + std::string(spec->name) + "' command";
   } else if (!authenticated_ && (spec->flags & kNoAuth) == 0) {
     refusal = "NOAUTH Authentication required.";
-  } else if (in_bracket_ && !spec->in_bracket) {
-    refusal = "ERR not run: it comes after a MULTI, and this pool has no transactions; send it without MULTI";
   }
   if (spec == nullptr || !refusal.empty()) {
     service_.counters.refused.add();
-    if (spec != nullptr && spec->instant == do_exec) {  // as Redis words it, whatever is wrong with EXEC itself
+    if (transaction_ != nullptr) transaction_->spoil();
+    if (spec != nullptr && spec->operation == op_exec) {  // as Redis words it, whatever is wrong with EXEC itself
       refusal = "EXECABORT Transaction discarded because of: " + refusal.substr(refusal.starts_with("ERR ") ? 4 : 0);
-      in_bracket_ = false;
+      transaction_.reset();
     }
     request.error(refusal);
     request.done = true;
@@ -290,16 +295,45 @@ void Conversation::admit() {
   }
   request.spec = spec;
   last_command_ = spec->name;
+  if (transaction_ != nullptr && take_into_transaction(request)) return;
   if (spec->instant != nullptr) {
     request.begun = service_.now();
     spec->instant(*this, request);
     finish(request);
     return;
   }
-  const bool one_key =
-      spec->first_key == 1 && (spec->last_key == 1 || command.size() == 1 + static_cast<std::size_t>(spec->key_step));
+  // A WATCH that is under way decides what another one may watch.
+  const bool one_key = request.has_one_key() && spec->operation != op_watch;
   request.exclusive = !one_key;
   if (one_key) request.key_hash = std::hash<std::string_view>{}(command[1]);
+}
+
+// Between MULTI and EXEC: queues the command, or refuses it. Returns false if it runs all the same.
+bool Conversation::take_into_transaction(Request& request) {
+  if (request.spec->operation == op_exec || request.spec->operation == op_discard) {
+    request.transaction = std::move(transaction_);
+    return false;
+  }
+  std::string refusal;
+  if (request.spec->operation == op_watch) {
+    refusal = "ERR WATCH inside MULTI is not allowed";
+  } else if (request.spec->in_bracket) {
+    return false;
+  } else {
+    queued_bytes_ -= request.command.bytes();
+    refusal = transaction_->add(request, settings().max_pipeline, settings().max_queued_bytes);
+    queued_bytes_ += request.command.bytes();
+    if (!refusal.empty()) transaction_->spoil();
+  }
+  if (refusal.empty()) {
+    request.answer().simple("QUEUED");
+  } else {
+    service_.counters.refused.add();
+    request.error(refusal);
+  }
+  request.done = true;
+  reply_bytes_ += request.reply.size();
+  return true;
 }
 
 bool Conversation::may_start(const Request& request) const {

@@ -21,8 +21,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/queue.h"
@@ -34,6 +36,7 @@
 #include "front/resp/parser.h"
 #include "front/resp/reply.h"
 #include "front/resp/table.h"
+#include "front/resp/transaction.h"
 #include "net/loop.h"
 #include "task/scope.h"
 
@@ -122,8 +125,14 @@ struct Request {
   std::uint64_t key_hash = 0;
   base::Nanos begun = 0;
   std::string reply;
-  std::string room;  // for the value that a command reads
+  std::string room;                          // for the value that a command reads
+  std::unique_ptr<Transaction> transaction;  // that EXEC or DISCARD ends
 
+  // Says whether the command has a key, and no other.
+  bool has_one_key() const {
+    return spec->first_key == 1 &&
+           (spec->last_key == 1 || command.size() == 1 + static_cast<std::size_t>(spec->key_step));
+  }
   Reply answer() { return Reply(reply, protocol); }
   void error(std::string_view text) {
     failed = true;
@@ -178,7 +187,9 @@ class Conversation {
 
   // For the commands.
   Service& service() { return service_; }
-  client::Kv& kv() { return service_.kv; }
+  // The pool; while a transaction runs, its key.
+  client::Kv& kv() { return kv_ != nullptr ? *kv_ : service_.kv; }
+  void set_kv(client::Kv* kv) { kv_ = kv; }
   const Settings& settings() const { return service_.settings; }
   const Endpoints& endpoints() const { return endpoints_; }
   bool authenticated() const { return authenticated_; }
@@ -186,9 +197,14 @@ class Conversation {
   void reset();
   Protocol protocol() const { return protocol_; }
   void set_protocol(Protocol protocol) { protocol_ = protocol; }
-  // A MULTI was refused, and neither EXEC nor DISCARD has come.
-  bool in_bracket() const { return in_bracket_; }
-  void set_in_bracket(bool in_bracket) { in_bracket_ = in_bracket; }
+  // What MULTI has begun, and neither EXEC nor DISCARD has ended; none: nothing.
+  Transaction* transaction() { return transaction_.get(); }
+  void begin_transaction() { transaction_ = std::make_unique<Transaction>(); }
+  // Counts calls of reset(): what began before one of them watches nothing after it.
+  std::uint64_t resets() const { return resets_; }
+  const Watched* watched() const { return watched_ ? &*watched_ : nullptr; }
+  void watch(Watched watched) { watched_ = std::move(watched); }
+  std::optional<Watched> take_watched() { return std::exchange(watched_, std::nullopt); }
   std::string client_line() const;
 
   std::string name, library_name, library_version;
@@ -196,6 +212,7 @@ class Conversation {
  private:
   void take_input(std::string_view& input);
   void admit();
+  bool take_into_transaction(Request& request);
   void start_ready();
   bool may_start(const Request& request) const;
   void start(Request& request);
@@ -216,7 +233,10 @@ class Conversation {
   Parser parser_;
   Protocol protocol_ = Protocol::resp2;
   bool authenticated_ = false;
-  bool in_bracket_ = false;
+  std::unique_ptr<Transaction> transaction_;
+  std::optional<Watched> watched_;
+  std::uint64_t resets_ = 0;
+  client::Kv* kv_ = nullptr;
   bool closing_ = false;
   bool abandoned_ = false;
   bool pumping_ = false;

@@ -587,35 +587,140 @@ TEST_F(ConversationTest, SaysWhyItDoesNotDoWhatAPoolCannot) {
             "+OK\r\n-ERR Insufficient memory, transient memory for LCS exceeds 64 MiB\r\n");
 }
 
-// What a client sends between MULTI and EXEC it does not expect to be run one by one.
-TEST_F(ConversationTest, RunsNothingBetweenMultiAndExec) {
-  const std::string refused =
-      "-ERR not run: it comes after a MULTI, and this pool has no transactions; send it without MULTI\r\n";
-  const auto multi = [this] { return say(command({"MULTI"})).starts_with("-ERR MULTI is not supported: "); };
-  ASSERT_TRUE(multi());
-  EXPECT_EQ(say(command({"INCR", "a"}) + command({"SET", "b", "1"}) + command({"PING"}) + command({"UNWATCH"})),
-            refused + refused + refused + refused);
-  EXPECT_EQ(say(command({"MULTI"})), "-ERR MULTI calls can not be nested\r\n");
-  EXPECT_EQ(say(command({"WATCH", "a"})), "-ERR WATCH inside MULTI is not allowed\r\n");
-  EXPECT_TRUE(say(command({"NOSUCH"})).starts_with("-ERR unknown command 'NOSUCH'"));
-  const std::string aborted = say(command({"EXEC"}));
-  EXPECT_TRUE(aborted.starts_with("-EXECABORT Transaction discarded because of previous errors.")) << aborted;
-  EXPECT_NE(aborted.find("no transactions"), std::string::npos);
+TEST_F(ConversationTest, ATransactionIsOneChangeOfItsKey) {
+  EXPECT_EQ(say(command({"MULTI"})), "+OK\r\n");
+  EXPECT_EQ(say(command({"SET", "a", "5"}) + command({"INCR", "a"}) + command({"PING"}) + command({"GET", "a"})),
+            "+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n");
   EXPECT_TRUE(kv.log.empty());
-  EXPECT_EQ(say(command({"INCR", "a"})), ":1\r\n");
+  // MemoryKv asks each editor twice, as after a lost race: replies are those of the last time.
+  EXPECT_EQ(say(command({"EXEC"})), "*4\r\n+OK\r\n:6\r\n+PONG\r\n$1\r\n6\r\n");
+  EXPECT_EQ(kv.log, std::vector<std::string>{"a"});
+  EXPECT_EQ(say(command({"GET", "a"})), "$1\r\n6\r\n");
+  // A command that fails as it runs keeps the others from nothing.
+  EXPECT_EQ(
+      say(command({"MULTI"}) + command({"HSET", "a", "f", "v"}) + command({"DEL", "a"}) +
+          command({"HSET", "a", "f", "v"}) + command({"EXEC"})),
+      "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n-WRONGTYPE Operation against a key holding the wrong kind of "
+      "value\r\n:1\r\n:1\r\n");
+  EXPECT_EQ(say(command({"HGET", "a", "f"})), "$1\r\nv\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"EXEC"})), "+OK\r\n*0\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"ECHO", "x"}) + command({"EXEC"})),
+            "+OK\r\n+QUEUED\r\n*1\r\n$1\r\nx\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"DEL", "a"}) + command({"EXEC"}) + command({"EXISTS", "a"})),
+            "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n:0\r\n");
+}
+
+TEST_F(ConversationTest, ATransactionKeepsTypesAndExpiries) {
+  kv.now = 1'000'000;
+  EXPECT_EQ(
+      say(command({"MULTI"}) + command({"HSET", "h", "f", "1"}) + command({"PEXPIRE", "h", "500"}) + command({"EXEC"})),
+      "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n:1\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"HINCRBY", "h", "f", "2"}) + command({"PTTL", "h"}) + command({"EXEC"})),
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:3\r\n:500\r\n");
+  kv.now += 501;
+  EXPECT_EQ(say(command({"MULTI"}) + command({"HGET", "h", "f"}) + command({"APPEND", "h", "x"}) + command({"EXEC"})),
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$-1\r\n:1\r\n");
+  EXPECT_EQ(say(command({"PTTL", "h"})), ":-1\r\n");
+}
+
+TEST_F(ConversationTest, WhatNoTransactionCanHaveEndsIt) {
+  const auto fails = [this](const std::vector<std::string>& words, std::string_view says) {
+    EXPECT_EQ(say(command({"MULTI"}) + command({"SET", "a", "1"})), "+OK\r\n+QUEUED\r\n");
+    const std::string refusal = say(command(words));
+    EXPECT_NE(refusal.find(says), std::string::npos) << refusal;
+    EXPECT_EQ(say(command({"SET", "a", "2"})), "+QUEUED\r\n");
+    EXPECT_EQ(say(command({"EXEC"})), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+  };
+  fails({"GET", "b"}, "all commands of a transaction of this pool have one key");
+  fails({"MSET", "a", "1", "b", "2"}, "send mset without MULTI");
+  fails({"DBSIZE"}, "send dbsize without MULTI");
+  fails({"SCAN", "0"}, "send scan without MULTI");
+  fails({"RENAME", "a", "b"}, "send rename without MULTI");
+  fails({"HELLO", "3"}, "send hello without MULTI");
+  fails({"NOSUCH"}, "unknown command");
+  fails({"GET"}, "wrong number of arguments");
+  EXPECT_TRUE(kv.map.empty());
+  // These do not.
+  EXPECT_EQ(say(command({"MULTI"}) + command({"MULTI"}) + command({"WATCH", "a"}) + command({"EXEC"})),
+            "+OK\r\n-ERR MULTI calls can not be nested\r\n-ERR WATCH inside MULTI is not allowed\r\n*0\r\n");
   EXPECT_EQ(say(command({"EXEC"})), "-ERR EXEC without MULTI\r\n");
   EXPECT_EQ(say(command({"DISCARD"})), "-ERR DISCARD without MULTI\r\n");
-  ASSERT_TRUE(multi());
-  EXPECT_EQ(say(command({"INCR", "a"}) + command({"DISCARD"}) + command({"INCR", "a"})), refused + "+OK\r\n:2\r\n");
-  ASSERT_TRUE(multi());
-  EXPECT_EQ(say(command({"RESET"}) + command({"INCR", "a"})), "+RESET\r\n:3\r\n");
-  EXPECT_EQ(say(command({"MULTI", "x"})), "-ERR wrong number of arguments for 'multi' command\r\n");
-  EXPECT_EQ(say(command({"UNWATCH"})), "+OK\r\n");
-  EXPECT_EQ(say(command({"WATCH", "a"})), "-ERR WATCH is not supported: this pool has no transactions\r\n");
-  EXPECT_EQ(say(command({"COMMAND", "INFO", "multi"})), "*1\r\n$-1\r\n");
-  ASSERT_TRUE(multi());
-  EXPECT_EQ(say(command({"QUIT"}) + command({"INCR", "a"})), "+OK\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"INCR", "a"}) + command({"DISCARD"}) + command({"INCR", "a"})),
+            "+OK\r\n+QUEUED\r\n+OK\r\n:1\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"INCR", "a"}) + command({"RESET"}) + command({"INCR", "a"})),
+            "+OK\r\n+QUEUED\r\n+RESET\r\n:2\r\n");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"QUIT"}) + command({"INCR", "a"})), "+OK\r\n+OK\r\n");
   EXPECT_TRUE(talk().closing());
+}
+
+TEST_F(ConversationTest, ATransactionIsBounded) {
+  settings.max_pipeline = 3;
+  EXPECT_EQ(say(command({"MULTI"})), "+OK\r\n");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(say(command({"INCR", "a"})), "+QUEUED\r\n");
+  EXPECT_EQ(say(command({"INCR", "a"})), "-ERR not queued: the transaction is too long: 3 commands of 15 bytes\r\n");
+  EXPECT_EQ(say(command({"EXEC"})), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+  settings.max_queued_bytes = 100;
+  EXPECT_EQ(say(command({"MULTI"}) + command({"SET", "a", std::string(60, 'x')})), "+OK\r\n+QUEUED\r\n");
+  EXPECT_TRUE(say(command({"SET", "a", std::string(60, 'x')})).starts_with("-ERR not queued: the transaction is too"));
+  EXPECT_TRUE(say(command({"EXEC"})).starts_with("-EXECABORT "));
+  settings.max_reply_bytes = 50;
+  EXPECT_EQ(
+      say(command({"MULTI"}) + command({"SET", "a", std::string(60, 'x')}) + command({"GET", "a"}) + command({"EXEC"})),
+      "+OK\r\n+QUEUED\r\n+QUEUED\r\n-ERR nothing was done: the replies of the transaction are too long\r\n");
+  EXPECT_TRUE(kv.map.empty());
+}
+
+TEST_F(ConversationTest, WatchSeesWhetherTheKeyHasChanged) {
+  const auto change = command({"MULTI"}) + command({"SET", "a", "mine"}) + command({"EXEC"});
+  EXPECT_EQ(say(command({"SET", "a", "1"}) + command({"WATCH", "a"})), "+OK\r\n+OK\r\n");
+  kv.map["a"] = "2";
+  EXPECT_EQ(say(change), "+OK\r\n+QUEUED\r\n*-1\r\n");
+  EXPECT_EQ(kv.map["a"], "2");
+  EXPECT_EQ(say(change), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n") << "EXEC ends what WATCH began";
+  EXPECT_EQ(say(command({"WATCH", "a"}) + change), "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+  // A key that is not there may come.
+  EXPECT_EQ(say(command({"WATCH", "b"})), "+OK\r\n");
+  kv.map["b"] = "";
+  EXPECT_EQ(say(command({"MULTI"}) + command({"GET", "b"}) + command({"EXEC"})), "+OK\r\n+QUEUED\r\n*-1\r\n");
+  EXPECT_EQ(say(command({"WATCH", "b"})), "+OK\r\n");
+  kv.map.erase("b");
+  EXPECT_EQ(say(command({"MULTI"}) + command({"EXEC"})), "+OK\r\n*-1\r\n");
+  // UNWATCH, DISCARD and RESET end it, too.
+  for (const std::string& end : {command({"UNWATCH"}), command({"MULTI"}) + command({"DISCARD"}), command({"RESET"})}) {
+    say(command({"WATCH", "a"}) + end);
+    kv.map["a"] += "!";
+    EXPECT_EQ(say(change), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+  }
+  // What was seen first counts.
+  EXPECT_EQ(say(command({"WATCH", "a"}) + command({"SET", "a", "x"}) + command({"WATCH", "a"}) + change),
+            "+OK\r\n+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n");
+  // One key.
+  EXPECT_TRUE(say(command({"WATCH", "a", "b"})).starts_with("-ERR WATCH of several keys is not supported"));
+  EXPECT_EQ(say(command({"WATCH", "b"})), "+OK\r\n");
+  EXPECT_TRUE(say(command({"WATCH", "a"})).starts_with("-ERR WATCH of several keys is not supported"));
+  EXPECT_TRUE(say(change).starts_with("+OK\r\n+QUEUED\r\n-EXECABORT Transaction discarded: WATCH named another key"));
+}
+
+TEST_F(ConversationTest, APoolThatFailsSaysWhatBecameOfATransaction) {
+  kv.failure = {base::Code::unknown_outcome, "a memory node went away"};
+  const std::uint64_t before = counters.unknown_outcomes.get();
+  EXPECT_EQ(say(command({"MULTI"}) + command({"INCR", "a"}) + command({"EXEC"})),
+            "+OK\r\n+QUEUED\r\n-UNKNOWNOUTCOME the command may or may not have taken effect: a memory node went "
+            "away\r\n");
+  EXPECT_EQ(counters.unknown_outcomes.get(), before + 1);
+  EXPECT_TRUE(say(command({"WATCH", "a"})).starts_with("-UNKNOWNOUTCOME "));
+}
+
+// A WATCH that is still being carried out when its connection is reset watches nothing.
+TEST_F(ConversationTest, AResetOvertakesAWatch) {
+  kv.hold = true;
+  EXPECT_EQ(say(command({"WATCH", "a"}) + command({"RESET"})), "");
+  kv.release(0);
+  kv.hold = false;
+  EXPECT_EQ(say(""), "+OK\r\n+RESET\r\n");
+  kv.map["a"] = "other";
+  EXPECT_EQ(say(command({"MULTI"}) + command({"GET", "a"}) + command({"EXEC"})),
+            "+OK\r\n+QUEUED\r\n*1\r\n$5\r\nother\r\n");
 }
 
 TEST_F(ConversationTest, HelpsWithSubcommands) {

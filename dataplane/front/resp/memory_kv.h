@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "client/kv.h"
+#include "front/resp/one_key.h"
 
 namespace farpool::front::resp {
 
@@ -71,19 +72,17 @@ class MemoryKv final : public client::Kv {
   task::Task<base::Status> modify(std::string_view key, client::Editor& editor) override {
     co_await Gate{*this};
     if (base::Status failed = next_failure(); !failed.ok()) co_return failed;
-    client::StoredEditor stored(editor);
-    stored.set_now(clock());
-    if (editor.named() != nullptr) editor.named()->set_now(clock());
-    client::Editor& asked = editor.named() != nullptr ? editor : stored;
-    const std::optional<std::string> value = find(key);
-    const auto shown = value ? std::optional(std::string_view(*value)) : std::nullopt;
+    std::optional<std::string> lost("a value that was lost"), none, kept = find(key);
     // An editor may be asked again after a lost race.
-    (void)asked.edit(value ? std::nullopt : std::optional<std::string_view>("a value that was lost"));
-    const client::Edit edit = asked.edit(shown);
-    if (stored.refused()) co_return client::other_kind();
+    (void)edit_kept(kept ? none : lost, editor, clock());
+    const base::Status status = edit_kept(kept, editor, clock());
+    if (!status.ok()) co_return status;
     log.emplace_back(key);
-    if (edit.kind == client::Edit::Kind::put) map.insert_or_assign(std::string(key), edit.value);
-    if (edit.kind == client::Edit::Kind::erase) map.erase(std::string(key));
+    if (kept) {
+      map.insert_or_assign(std::string(key), std::move(*kept));
+    } else {
+      map.erase(std::string(key));
+    }
     co_return base::Status::Ok();
   }
   task::Task<base::Result<std::vector<std::optional<client::Value>>>> multi_read(

@@ -23,6 +23,7 @@ class Reply {
   void integer(std::int64_t value) { header(':', value); }
   void bulk(std::string_view bytes);
   void null() { out_ += protocol_ == Protocol::resp3 ? "_\r\n" : "$-1\r\n"; }
+  void null_array() { out_ += protocol_ == Protocol::resp3 ? "_\r\n" : "*-1\r\n"; }
   // Text for people: tools print it without quoting.
   void verbatim(std::string_view text);
 

@@ -17,6 +17,7 @@
 #include "front/resp/operations.h"
 #include "front/resp/server_specs.h"
 #include "front/resp/text.h"
+#include "front/resp/transaction.h"
 
 namespace farpool::front::resp {
 namespace {
@@ -294,10 +295,9 @@ constexpr std::array kOtherCommands = std::to_array<CommandSpec>({
      .flags = kBracket,
      .group = "transactions",
      .since = "2.0.0",
-     .summary = "End what MULTI began; none of it has been run",
-     .instant = do_discard,
-     .in_bracket = true,
-     .unsupported = true},
+     .summary = "End what MULTI began; none of it is run",
+     .operation = op_discard,
+     .in_bracket = true},
     {.name = "echo",
      .arity = 2,
      .flags = kLoading | kStale | kFast,
@@ -308,13 +308,12 @@ constexpr std::array kOtherCommands = std::to_array<CommandSpec>({
      .instant = do_echo},
     {.name = "exec",
      .arity = 1,
-     .flags = kBracket,
+     .flags = kNoScript | kLoading | kStale | kSkipSlowlog,
      .group = "transactions",
      .since = "1.2.0",
-     .summary = "Refused: there are no transactions",
-     .instant = do_exec,
-     .in_bracket = true,
-     .unsupported = true},
+     .summary = "Run the commands since MULTI as one change of their key",
+     .operation = op_exec,
+     .in_bracket = true},
     {.name = "exists",
      .arity = -2,
      .flags = kReadOnly | kFast,
@@ -544,10 +543,9 @@ constexpr std::array kOtherCommands = std::to_array<CommandSpec>({
      .flags = kBracket,
      .group = "transactions",
      .since = "1.2.0",
-     .summary = "Refused, with all up to EXEC or DISCARD: there are no transactions",
+     .summary = "Queue commands on one key until EXEC",
      .instant = do_multi,
-     .in_bracket = true,
-     .unsupported = true},
+     .in_bracket = true},
     {.name = "persist",
      .arity = 2,
      .flags = kWrite | kFast,
@@ -798,18 +796,20 @@ constexpr std::array kOtherCommands = std::to_array<CommandSpec>({
      .flags = kBracket,
      .group = "transactions",
      .since = "2.2.0",
-     .summary = "Accepted; nothing is watched",
-     .instant = do_unwatch,
-     .unsupported = true},
+     .summary = "Watch no key any more",
+     .operation = op_unwatch},
     {.name = "watch",
      .arity = -2,
      .flags = kBracket,
+     .first_key = 1,
+     .last_key = -1,
+     .key_step = 1,
+     .key_access = "RO",
      .group = "transactions",
      .since = "2.2.0",
-     .summary = "Refused: there are no transactions",
-     .instant = do_watch,
-     .in_bracket = true,
-     .unsupported = true},
+     .summary = "Have EXEC run nothing if the key has another value by then",
+     .operation = op_watch,
+     .in_bracket = true},
 });
 
 // Puts parts of the table together, sorted by name.
@@ -899,8 +899,9 @@ std::vector<std::string> words(std::string_view text, std::string_view prefix = 
 }
 
 std::vector<std::string> flags_of(const CommandSpec& spec) {
-  constexpr std::array<std::string_view, 10> kNames{"write",   "readonly", "denyoom", "admin",   "noscript",
-                                                    "loading", "stale",    "fast",    "no_auth", "allow_busy"};
+  constexpr std::array<std::string_view, 11> kNames{"write",    "readonly", "denyoom",   "admin",
+                                                    "noscript", "loading",  "stale",     "skip_slowlog",
+                                                    "fast",     "no_auth",  "allow_busy"};
   std::vector<std::string> result;
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if ((spec.flags & (1u << i)) != 0) result.emplace_back(kNames[i]);
@@ -925,6 +926,7 @@ std::vector<std::string> categories_of(const CommandSpec& spec) {
   add((spec.flags & kFast) == 0, "slow");
   add((spec.flags & kAdmin) != 0 || named("dangerous"), "dangerous");
   add(named("connection"), "connection");
+  add(spec.group == "transactions", "transaction");
   return result;
 }
 

@@ -22,9 +22,10 @@ enum Flag : std::uint16_t {
   kNoScript = 1 << 4,
   kLoading = 1 << 5,
   kStale = 1 << 6,
-  kFast = 1 << 7,
-  kNoAuth = 1 << 8,  // may run before authentication
-  kAllowBusy = 1 << 9,
+  kSkipSlowlog = 1 << 7,
+  kFast = 1 << 8,
+  kNoAuth = 1 << 9,  // may run before authentication
+  kAllowBusy = 1 << 10,
 };
 // What commands have that write one value and may make it longer.
 inline constexpr std::uint16_t kGrow = kWrite | kDenyOom | kFast;
@@ -51,7 +52,7 @@ struct CommandSpec {
   Instant instant = nullptr;
   Operation operation = nullptr;
   std::span<const CommandSpec> subcommands = {};
-  bool in_bracket = false;   // runs between MULTI and EXEC, too
+  bool in_bracket = false;   // is not queued between MULTI and EXEC, but runs at once
   bool unsupported = false;  // known so that it can be refused well: COMMAND does not tell of it
 
   bool arity_fits(std::size_t words) const {
