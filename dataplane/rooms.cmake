@@ -33,7 +33,7 @@ farpool_room(index/race DEPS index directory heap session layout fabric task bas
 farpool_room(index/rcuckoo DEPS index heap session layout fabric task base TEST_DEPS sim node fabric/sim FUZZED repair.cc scan.cc verify.cc)
 farpool_room(index/outback DEPS proto index session layout fabric task base TEST_DEPS fabric/sim TEST_LIBS rapidcheck THREADS)
 set_property(TEST index_outback APPEND PROPERTY ENVIRONMENT RC_PARAMS=seed=1)
-farpool_room(index/cuckooduo DEPS layout base)
+farpool_room(index/cuckooduo DEPS index heap session layout fabric task base)
 add_executable(cuckooduo_index bench/cuckooduo_index_main.cc)
 target_link_libraries(cuckooduo_index PRIVATE index_cuckooduo)
 farpool_room(protocols DEPS index/outback index/race index/rcuckoo index layout base)
@@ -66,6 +66,12 @@ add_executable(outback_pool_test protocols/outback/pool_test.cc protocols/outbac
 target_link_libraries(outback_pool_test PRIVATE index_outback client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME outback_pool COMMAND outback_pool_test)
 set_tests_properties(outback_pool PROPERTIES LABELS room TIMEOUT 900)
+# Owners of CuckooDuo tables at a memory node: the list of protocols does not have CuckooDuo yet, so another is linked in its place.
+add_executable(cuckooduo_owner_test protocols/cuckooduo/owner_test.cc protocols/cuckooduo/replica_test.cc
+               protocols/cuckooduo/list.cc protocols/cuckooduo/shapes.cc)
+target_link_libraries(cuckooduo_owner_test PRIVATE index_cuckooduo node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
+add_test(NAME cuckooduo_owner COMMAND cuckooduo_owner_test)
+set_tests_properties(cuckooduo_owner PROPERTIES LABELS room TIMEOUT 900)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)

@@ -40,6 +40,8 @@ struct Shape {
   constexpr Place stash_begin() const { return 2 * array_slots(); }
   constexpr Place end() const { return stash_begin() + stash; }
   constexpr std::uint64_t vault_bytes() const { return end() * slot_bytes; }
+  // Returns the bytes of all slots that one key may lie in.
+  constexpr std::uint64_t lookup_bytes() const { return (2 * std::uint64_t{slots} + stash) * slot_bytes; }
 
   // Buckets of both arrays have one numbering: the rows of a path search.
   constexpr std::uint64_t row(std::uint32_t array, std::uint64_t bucket) const {
