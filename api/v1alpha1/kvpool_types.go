@@ -74,6 +74,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="compute pools need more sessions than memory nodes have: each worker of each compute shard holds one at every memory node, and a rollout runs one shard more of each pool; the sum of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
 // +kubebuilder:validation:XValidation:rule="!has(self.sidecars) || self.network.transport == 'TCP'",message="spec.sidecars is for pools with transport TCP: an application's pod has no RDMA device that its sidecar could use; leave spec.sidecars out, or create the pool with TCP"
 // +kubebuilder:validation:XValidation:rule="!has(self.sidecars) || self.sidecars.namespaces.map(n, n.maxSidecars).sum() + (has(self.compute) ? self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() : 0) <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="sidecars and compute pools together need more sessions than memory nodes have: each sidecar holds one at every memory node; the sum of maxSidecars and of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
+// +kubebuilder:validation:XValidation:rule="self.dataPolicy != 'Store' || !has(self.memory.eviction) || self.memory.eviction == 'noeviction'",message="spec.memory.eviction of a Store is noeviction: a Store loses no key; leave it out, or create the pool with dataPolicy Cache"
 type KVPoolSpec struct {
 	// Version of the data plane, a tag of the image that the pool was created with; left out, that image itself. An operator upgrade never changes it. An edit
 	// upgrades the pool: its compute shards are replaced first, then its memory nodes restart with the new image, one at a time, and keep their memory.
@@ -288,8 +289,48 @@ const (
 	LocksInDeviceMemoryRequired  = "DeviceMemoryRequired"
 )
 
+// EvictionPolicy says which keys clients remove when a memory node has no room for a write, by the names that Redis gives its policies.
+// +kubebuilder:validation:Enum=noeviction;allkeys-lru;allkeys-lfu;allkeys-random;volatile-lru;volatile-lfu;volatile-random;volatile-ttl
+type EvictionPolicy string
+
+const (
+	// NoEviction refuses the write.
+	NoEviction EvictionPolicy = "noeviction"
+	// AllKeysLRU removes keys that have not been used for long.
+	AllKeysLRU EvictionPolicy = "allkeys-lru"
+	// AllKeysLFU removes keys that are seldom used.
+	AllKeysLFU EvictionPolicy = "allkeys-lfu"
+	// AllKeysRandom removes keys by chance.
+	AllKeysRandom EvictionPolicy = "allkeys-random"
+	// VolatileLRU removes keys that expire and have not been used for long.
+	VolatileLRU EvictionPolicy = "volatile-lru"
+	// VolatileLFU removes keys that expire and are seldom used.
+	VolatileLFU EvictionPolicy = "volatile-lfu"
+	// VolatileRandom removes keys that expire, by chance.
+	VolatileRandom EvictionPolicy = "volatile-random"
+	// VolatileTTL removes keys that expire, the first to expire first.
+	VolatileTTL EvictionPolicy = "volatile-ttl"
+)
+
+// Evicts returns the policy for a full memory node, with the default for one that is left out.
+func (s *KVPoolSpec) Evicts() EvictionPolicy {
+	switch {
+	case s.DataPolicy == DataPolicyStore:
+		return NoEviction
+	case s.Memory.Eviction == "":
+		return AllKeysLRU
+	}
+	return s.Memory.Eviction
+}
+
 // MemorySpec lists pools of memory nodes.
 type MemorySpec struct {
+	// Eviction says which keys are removed when a memory node has no room for a write, with the meaning that Redis gives maxmemory-policy. Left out,
+	// it is allkeys-lru for a Cache; a Store evicts nothing. Keys that have expired are removed first, whatever the policy. It can be changed at any
+	// time: clients receive it with the shard map, and no pod restarts.
+	// +optional
+	Eviction EvictionPolicy `json:"eviction,omitempty"`
+
 	// Pools of memory nodes that are alike.
 	// +required
 	// +listType=map

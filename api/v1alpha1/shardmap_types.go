@@ -95,6 +95,10 @@ type ShardMapSpec struct {
 	// +kubebuilder:validation:Maximum=16384
 	LeastTables int32 `json:"leastTables,omitempty"`
 
+	// Eviction is what clients do when a memory node has no room for a write; left out: noeviction.
+	// +optional
+	Eviction EvictionPolicy `json:"eviction,omitempty"`
+
 	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -313,6 +313,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     for (const auto& shard : shards_) {
       figures.workers.push_back(&shard->counters());
       figures.expired_keys += shard->pool_counters().expired_keys.get();
+      figures.evicted_keys += shard->pool_counters().evicted_keys.get();
     }
     const std::lock_guard lock(mutex_);
     if (front_ != nullptr) figures.refused_connections = front_->stats().refused_full;
@@ -496,6 +497,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.counter("farpool_pool_doubted_clocks_total",
               "Times that memory nodes told and this process did not believe: more than two hours ahead of all others.",
               sum([](const Shard& shard) { return shard.pool_counters().doubted_clocks.get(); }));
+    s.counter("farpool_pool_evicted_keys_total", "Keys removed to make room for writes, by the pool's eviction policy.",
+              sum([](const Shard& shard) { return shard.pool_counters().evicted_keys.get(); }));
     s.counter("farpool_pool_forged_maps_total", "Shard maps that memory nodes showed and the operator has not signed.",
               sum([](const Shard& shard) { return shard.pool_counters().forged_maps.get(); }));
 

@@ -114,6 +114,12 @@ void Pool::adopt(map::Map map) {
     if (!named(*lasting_[i])) forget(*lasting_[i]);
   }
   map_ = std::move(map);
+  policy_ = EvictionPolicy::of(map_->message().eviction());
+  if (policy_.watches()) {
+    accesses_.watch(port_.now());
+  } else {
+    accesses_.stop();
+  }
   for (const auto& link : links_) {
     link->move = move_of(*link);
     if (link->bond == nullptr) continue;
@@ -195,7 +201,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
                                               .clock = &clock_,
                                               .deadline = deadline});
   if (!session.ok()) co_return session.status();
-  auto bond = std::make_unique<Bond>();
+  auto bond = std::make_unique<Bond>(port_);
   bond->session = std::move(*session);
   failure_timeout_ = std::max(failure_timeout_, bond->session->grant().failure_timeout);
   const base::HashSecret secret = bond->session->grant().pool_secret;
@@ -250,6 +256,7 @@ Task<void> Pool::watch(Link& link, Bond& bond) {
       link.reclaiming = true;
       scope_.spawn(reclaim(link, bond));
     }
+    if (pressure == layout::Pressure::none && scarce && bond.session->reclaims()) make_room_ahead(bond);
     // Other clients wait for what this client can give up.
     const bool news = bond.session->pressure() > pressure || !(bond.session->cleared() == cleared);
     if (port_.now() < maintained + (news ? tick / kLooksInATick : tick)) continue;

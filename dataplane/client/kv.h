@@ -137,6 +137,8 @@ class Kv {
   virtual task::Task<base::Result<std::optional<std::string>>> any_key() = 0;
   // Returns a random number, of which every bit is drawn.
   virtual std::uint64_t random() = 0;
+  // Returns the Redis name of what is done when there is no room for a write.
+  virtual std::string_view eviction_policy() const { return "noeviction"; }
 };
 
 }  // namespace farpool::client

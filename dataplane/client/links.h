@@ -6,6 +6,7 @@
 //   scan.cc        scans, and where they go on
 //   follow.cc      the map, and a session with each of its nodes
 //   reclaim.cc     keys that have expired, and that nobody asks for
+//   evict.cc       room at memory nodes that are full
 //   moves.cc       splits of tables ahead of need, and moves of keys between nodes
 #pragma once
 
@@ -42,8 +43,27 @@ struct Pool::Lasting final : index::Sessions {
   std::unique_ptr<index::Table> table;
 };
 
+// What this client does about the room at a memory node.
+struct Pool::Room {
+  explicit Room(fabric::Port& port) : paid(port) {}
+
+  std::int64_t owed = 0;  // bytes to be freed, about
+  bool paying = false;    // pay_debt() runs, and refers to it
+  session::WaitQueue paid;
+  std::uint64_t removed = 0;     // keys, ever
+  std::uint64_t vain_turns = 0;  // through the table, that found no key to remove
+  Nanos full_at = 0;             // when a write last found no room
+  Nanos full_until = 0;          // unless another one does
+  Nanos settled_at = 0;          // what was removed is expected to be free from then on
+  Nanos none_until = 0;          // no key is looked for before
+  std::uint64_t part = 0;        // bytes that the last such write added to the debt
+  fabric::Cost cost;
+};
+
 // A session with a node, and the table behind it.
 struct Pool::Bond {
+  explicit Bond(fabric::Port& port) : room(port) {}
+
   std::shared_ptr<session::Session> session;
   std::shared_ptr<Lasting> lasting;  // none: the table lives with the session
   std::shared_ptr<index::Table> table;
@@ -60,6 +80,7 @@ struct Pool::Bond {
   Nanos repair_due = 0;                          // 0: no client is known to have died
   std::optional<std::uint64_t> deaths_repaired;  // up to which no split is left
   fabric::Cost repair_cost;                      // of repairs that no operation waited for
+  Room room;
 };
 
 // A node of the map.
@@ -97,6 +118,7 @@ class Pool::Borrowed {
   }
   session::Session& session() const { return *bond_->session; }
   index::Table& table() const { return *bond_->table; }
+  Bond& bond() const { return *bond_; }
   bool alive() const { return bond_->session->alive(); }
 
  private:
@@ -132,6 +154,7 @@ class Pool::Account {
   // The epoch of the current attempt, and the epoch in which the key had already left the node that its part is
   // leaving: while the pool follows that epoch, the key is at the next node.
   std::uint64_t routed_in = 0, left_in = 0;
+  std::uint64_t hash = 0;  // of the key, by the pool's secret
 
  private:
   Pool& pool_;

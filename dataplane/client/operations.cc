@@ -9,9 +9,16 @@
 
 namespace farpool::client {
 
+using base::Code;
 using base::Result;
 using base::Status;
 using task::Task;
+
+namespace {
+
+constexpr std::uint64_t kEdited = 256;  // bytes that a value is taken for which an editor makes
+
+}  // namespace
 
 Task<Result<std::optional<std::string>>> Pool::get(std::string_view key, std::string room) {
   Account account(*this, Operation::get);
@@ -28,6 +35,8 @@ Task<Result<std::optional<std::string>>> Pool::get(std::string_view key, std::st
     } else if (Status status = open_stored(*value, clock()); !status.ok()) {
       account.close(status.code());
       co_return status;
+    } else if (*value) {
+      used(account);
     }
     account.close(value.code());
     co_return value;
@@ -49,6 +58,7 @@ Task<Result<std::optional<Value>>> Pool::read(std::string_view key) {
       co_return kept.status();
     }
     Result<std::optional<Value>> value = open_value(std::move(*kept), clock());
+    if (value.ok() && *value) used(account);
     account.close(value.code());
     co_return value;
   }
@@ -64,9 +74,9 @@ Task<Result<Millis>> Pool::time() {
 }
 
 // Changes a key. Changes of one key run one at a time. `attempt` is one try at a table, and returns whether the key
-// existed, unless it knows better.
+// existed, unless it knows better. `bytes` is about what an addition takes beside its key.
 template <class Answer, class Attempt>
-Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt attempt) {
+Task<Answer> Pool::change(std::string_view key, Operation operation, std::uint64_t bytes, Attempt attempt) {
   Account account(*this, operation);
   const std::uint64_t hash = Gates::hash(key);
   Gates::Pass pass = gates_.enter_now(hash);
@@ -78,7 +88,14 @@ Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt att
       if (Status none = co_await borrow(key, account, bond); !none.ok()) co_return none;
     }
     const Result<bool> existed = co_await attempt(bond->table(), account);
-    if (!existed.ok()) {
+    if (existed.code() == Code::out_of_memory && port_.now() < account.deadline) {
+      const bool made = co_await make_room(bond->bond(), key.size() + bytes, account.deadline);
+      if (made) account.retry();
+      if (made) continue;
+    } else if (existed.ok()) {
+      if (operation != Operation::erase) used(account);
+      if (!*existed && operation != Operation::erase) owe(bond->bond(), key.size() + bytes);
+    } else {
       const bool retry = co_await again(existed.status(), *bond, account);
       if (retry) continue;
     }
@@ -96,7 +113,7 @@ Task<Answer> Pool::change(std::string_view key, Operation operation, Attempt att
 
 Task<Status> Pool::put(std::string_view key, std::string_view value, Millis expires) {
   if (!Stored::Tail(value, expires).empty()) return put_sealed(key, value, expires);
-  return change<Status>(key, Operation::put, [key, value](index::Table& table, Account& account) {
+  return change<Status>(key, Operation::put, value.size(), [key, value](index::Table& table, Account& account) {
     return table.put(key, value, account.deadline, account.cost);
   });
 }
@@ -106,9 +123,10 @@ Task<Status> Pool::put_sealed(std::string_view key, std::string_view value, Mill
   kept.reserve(value.size() + Stored::kMostTailBytes);
   kept += value;
   Stored::seal(kept, expires);
-  co_return co_await change<Status>(key, Operation::put, [key, &kept](index::Table& table, Account& account) {
-    return table.put(key, kept, account.deadline, account.cost);
-  });
+  co_return co_await change<Status>(key, Operation::put, kept.size(),
+                                    [key, &kept](index::Table& table, Account& account) {
+                                      return table.put(key, kept, account.deadline, account.cost);
+                                    });
 }
 
 // Tells an editor the time whenever it decides: between the start of an operation and its decision lie reads, locks of
@@ -149,13 +167,13 @@ struct Pool::Removal {
 };
 
 Task<Result<bool>> Pool::erase(std::string_view key) {
-  return change<Result<bool>>(key, Operation::erase, Removal(*this, key));
+  return change<Result<bool>>(key, Operation::erase, 0, Removal(*this, key));
 }
 
 Task<Status> Pool::modify(std::string_view key, Editor& editor) {
   NamedEdit* const named = editor.named();
   if (named == nullptr) return modify_by_editor(key, editor);
-  return change<Status>(key, Operation::modify,
+  return change<Status>(key, Operation::modify, named->value().size(),
                         [key, timed = Timed(*this, *named)](index::Table& table, Account& account) mutable {
                           return table.modify(key, timed, account.deadline, account.cost);
                         });
@@ -167,7 +185,7 @@ Task<Status> Pool::modify_by_editor(std::string_view key, Editor& editor) {
   const auto attempt = [key, &timed](index::Table& table, Account& account) {
     return table.modify(key, timed, account.deadline, account.cost);
   };
-  const Status status = co_await change<Status>(key, Operation::modify, attempt);
+  const Status status = co_await change<Status>(key, Operation::modify, kEdited, attempt);
   if (status.ok() && stored.refused()) co_return other_kind();
   co_return status;
 }

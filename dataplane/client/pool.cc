@@ -82,9 +82,18 @@ PoolState Pool::state() const {
   return state;
 }
 
+std::uint64_t Pool::hash_of(std::string_view key) const {
+  return map::directory_hash(*pool_secret_, base::bytes_of(key));
+}
+
+void Pool::used(const Account& account) {
+  if (accesses_.watching()) accesses_.touch(account.hash, port_.now(), port_.random());
+}
+
 Pool::Link* Pool::route(std::string_view key, Account& account) const {
   if (!map_ || !pool_secret_) return nullptr;
-  const std::uint64_t hash = map::directory_hash(*pool_secret_, base::bytes_of(key));
+  const std::uint64_t hash = hash_of(key);
+  account.hash = hash;
   account.routed_in = epoch();
   const v1alpha1::TableEntry* source = account.left_in == epoch() ? nullptr : map_->source_of(hash);
   return link_of_node_[(source != nullptr ? *source : map_->table_of(hash)).node()];

@@ -20,7 +20,8 @@
 //   too_large        the key or the value is too large; nothing was done. A string that expires may be nine bytes shorter
 //                    than others, one that ends with a byte above 0xf7 one byte, and an image two or ten
 //                    (index/stored.h)
-//   out_of_memory    the node that serves the key is full; nothing was done
+//   out_of_memory    the node that serves the key is full, and the pool's eviction policy allows no key there to be
+//                    removed; nothing was done
 //   timed_out        nothing was done by the deadline
 //   locked           a lock of the key has stood past the pool's failure timeout; the message names the holder; nothing
 //                    was done
@@ -43,6 +44,7 @@
 #include "base/counter.h"
 #include "base/hash.h"
 #include "base/signature.h"
+#include "client/eviction.h"
 #include "client/gate.h"
 #include "client/kv.h"
 #include "fabric/fabric.h"
@@ -83,6 +85,7 @@ struct PoolCounters {
   base::Counter map_fetches;
   base::Counter failed_map_fetches;
   base::Counter expired_keys;    // removed by this thread because they had expired
+  base::Counter evicted_keys;    // removed by this thread to make room
   base::Counter doubted_clocks;  // times that memory nodes told, too far ahead of the others' to be believed
   base::Counter forged_maps;     // shown by memory nodes, but not signed by the operator
   // Sums over the tables, as of the last second.
@@ -166,11 +169,15 @@ class Pool final : public Kv {
   task::Task<base::Result<Page>> scan(std::uint64_t cursor, std::uint64_t count, Keys keys = Keys::live) override;
   task::Task<base::Result<std::optional<std::string>>> any_key() override;
   std::uint64_t random() override { return port_.random(); }
+  std::string_view eviction_policy() const override { return policy_.name(); }
 
  private:
   struct Bond;     // a session with a node, and the table behind it
   struct Lasting;  // a table that outlives its sessions
   struct Link;     // a node of the map
+  struct Room;     // what this client does about the room at a node
+  struct Turn;     // a way through a table
+  class Eviction;  // of a key
   class Borrowed;  // the bond that an operation uses
   struct Removal;  // of a key
   class Account;   // what an operation cost and came to
@@ -182,7 +189,7 @@ class Pool final : public Kv {
   std::uint64_t epoch() const;  // followed; 0: none yet
   // Changes a key: tries `attempt` at the table that serves it until one attempt counts. Returns what that returned.
   template <class Answer, class Attempt>
-  task::Task<Answer> change(std::string_view key, Operation operation, Attempt attempt);
+  task::Task<Answer> change(std::string_view key, Operation operation, std::uint64_t bytes, Attempt attempt);
   // Returns the bond with the node that serves the key; nothing if there is a reason to wait, or to give up.
   std::optional<Borrowed> borrow_now(std::string_view key, Account& account);
   // The same, but waits for the bond until the account's deadline. Closes the account if it returns an error.
@@ -223,6 +230,26 @@ class Pool final : public Kv {
   task::Task<void> reclaim(Link& link, Bond& bond);
   task::Task<base::Result<Page>> reclaim_page(Bond& bond, std::uint64_t position);
   bool reclaims_at(const Link& link, const Bond& bond) const;
+  // Says whether additions at the memory node have to be made up for, as far as this client knows.
+  bool is_full(const Bond& bond) const;
+  // Notes that so many bytes were added at a memory node: if it is full, this client owes it as many.
+  void owe(Bond& bond, std::uint64_t bytes);
+  // Starts to pay what is owed, in the background, unless that is under way.
+  void pay(Bond& bond);
+  task::Task<void> pay_debt(Bond& bond);
+  task::Task<base::Result<Page>> take_sample(Bond& bond, Turn& turn);
+  // Makes room for a write of so many bytes that has found none. Returns false if no key may be removed.
+  task::Task<bool> make_room(Bond& bond, std::uint64_t bytes, Nanos deadline);
+  // Does so before a write finds none, when the memory node says that it is short of room.
+  void make_room_ahead(Bond& bond);
+  static std::uint64_t heap_bytes(const Bond& bond);
+  // Returns the keys of a page that go: what has expired, and a part of what the policy allows.
+  std::vector<const std::string*> choose(const Page& page);
+  task::Task<void> remove_some(Bond& bond, const Page& page);
+  task::Task<void> remove_one(Bond& bond, const std::string& key);
+  std::uint64_t hash_of(std::string_view key) const;
+  // Notes that an operation has used its key.
+  void used(const Account& account);
   // Gives a bond up: waits for its operations, and says goodbye.
   task::Task<void> part(std::unique_ptr<Bond> bond);
   // Returns the table of this memory that outlives sessions, or opens it; nullptr: the protocol has none such.
@@ -268,6 +295,8 @@ class Pool final : public Kv {
   Nanos close_deadline_ = base::kNever;
   bool started_ = false;
   session::PoolClock clock_{&counters_.doubted_clocks};
+  EvictionPolicy policy_;
+  Accesses accesses_;
   Gates gates_;
   session::WaitQueue changed_;    // something an operation may wait for
   session::WaitQueue refresh_;    // the map should be read

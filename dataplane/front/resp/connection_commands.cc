@@ -222,7 +222,7 @@ void do_client_list(Conversation& conversation, Request& request) {
   request.answer().verbatim(listed ? conversation.client_line() : "");
 }
 
-// A pool evicts no client and keeps no access times, so there is nothing to switch.
+// A pool evicts no client, and every read counts as a use of its key, so there is nothing to switch.
 void do_client_no_evict(Conversation&, Request& request) { switch_word(request); }
 void do_client_no_touch(Conversation&, Request& request) { switch_word(request); }
 
@@ -234,7 +234,7 @@ void do_config_get(Conversation& conversation, Request& request) {
       {"databases", "1"},
       {"maxclients", std::to_string(settings.max_connections)},
       {"maxmemory", "0"},
-      {"maxmemory-policy", "noeviction"},
+      {"maxmemory-policy", std::string(conversation.service().kv.eviction_policy())},
       {"proto-max-bulk-len", std::to_string(settings.limits.bulk_bytes)},
       {"save", ""},
       {"slave-read-only", "yes"},
@@ -317,7 +317,7 @@ task::Task<void> op_info(Conversation& conversation, Request& request) {
     field("mem_clients_normal",
           std::to_string(service.budget == nullptr ? service.held_bytes : service.budget->held.load()));
     field("maxmemory", "0");
-    field("maxmemory_policy", "noeviction");
+    field("maxmemory_policy", std::string(service.kv.eviction_policy()));
   }
   if (wanted("persistence", true)) {
     begin("Persistence");
@@ -342,7 +342,7 @@ task::Task<void> op_info(Conversation& conversation, Request& request) {
     field("total_net_output_bytes", total(&Counters::output_bytes));
     field("rejected_connections", std::to_string(figures.refused_connections));
     field("expired_keys", std::to_string(figures.expired_keys));
-    field("evicted_keys", "0");  // nothing is
+    field("evicted_keys", std::to_string(figures.evicted_keys));
     field("keyspace_hits", total(&Counters::hits));
     field("keyspace_misses", total(&Counters::misses));
     field("pubsub_channels", "0");

@@ -72,6 +72,7 @@ struct Figures {
   std::vector<const Counters*> workers;
   std::uint64_t refused_connections = 0;
   std::uint64_t expired_keys = 0;  // removed by this process
+  std::uint64_t evicted_keys = 0;  // the same, to make room
 };
 
 // What the conversations of one worker share.

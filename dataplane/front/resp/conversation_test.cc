@@ -844,9 +844,10 @@ TEST_F(ConversationTest, DescribesItself) {
   Counters other;
   other.hits.add(7);
   other.connections.add(2);
-  service.figures = [&] { return Figures{{&counters, &other}, 3}; };
+  service.figures = [&] { return Figures{{&counters, &other}, 3, 4, 5}; };
   const std::string all = say(command({"GET", "x"}) + command({"INFO"}));
-  for (const char* part : {"keyspace_hits:8\r\n", "connected_clients:2\r\n", "rejected_connections:3\r\n"}) {
+  for (const char* part : {"keyspace_hits:8\r\n", "connected_clients:2\r\n", "rejected_connections:3\r\n",
+                           "expired_keys:4\r\n", "evicted_keys:5\r\n", "maxmemory_policy:noeviction\r\n"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
   }
   EXPECT_NE(say(command({"INFO", "commandstats"})).find("cmdstat_client|list:calls=1,"), std::string::npos);

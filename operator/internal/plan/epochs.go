@@ -172,6 +172,7 @@ func (d *decision) firstMap(floor int64) {
 		PoolName:  d.Pool.Name,
 		PoolUID:   string(d.Pool.UID),
 		Directory: shardmap.Spread(len(wanted)),
+		Eviction:  d.eviction(),
 	}
 	for _, n := range wanted {
 		// If there was an epoch that nothing holds any more, a memory node that began empty lost what it held.
@@ -257,6 +258,7 @@ func (d *decision) followingMap(floor int64) {
 			"memory node %s holds another map of epoch %d than ShardMap %s: the next epoch replaces both", conflicting, current.Epoch, v1alpha1.ShardMapName(d.Pool.Name, current.Epoch)))
 		changed = true
 	}
+	changed = d.setEviction(spec) || changed
 	// A status remembers a later epoch than any object or memory node.
 	if floor > current.Epoch && reached == len(spec.Nodes) {
 		changed = true
@@ -264,6 +266,21 @@ func (d *decision) followingMap(floor int64) {
 	if changed {
 		d.next(spec, floor+1)
 	}
+}
+
+// eviction is the pool's policy as maps have it: they leave noeviction out.
+func (d *decision) eviction() v1alpha1.EvictionPolicy {
+	if policy := d.Pool.Spec.Evicts(); policy != v1alpha1.NoEviction {
+		return policy
+	}
+	return ""
+}
+
+// setEviction gives a map the pool's policy, and says whether it had another one.
+func (d *decision) setEviction(spec *v1alpha1.ShardMapSpec) bool {
+	before := spec.Eviction
+	spec.Eviction = d.eviction()
+	return spec.Eviction != before
 }
 
 func (d *decision) next(spec *v1alpha1.ShardMapSpec, epoch int64) {
@@ -407,6 +424,12 @@ func (d *decision) whyNext() string {
 		changes = append(changes, fmt.Sprintf("tables are split ahead of keys into %d at each memory node", least))
 	} else if least < d.epochs.current.LeastTables {
 		changes = append(changes, "tables are split as keys come")
+	}
+	if policy := d.epochs.next.Eviction; policy != d.epochs.current.Eviction {
+		if policy == "" {
+			policy = v1alpha1.NoEviction
+		}
+		changes = append(changes, fmt.Sprintf("the eviction policy is %s", policy))
 	}
 	if len(changes) == 0 {
 		return "the same nodes as before"

@@ -73,6 +73,42 @@ func TestAnEpochThatTheStatusAloneRemembers(t *testing.T) {
 	}
 }
 
+// The map says which keys a full memory node loses. A Cache evicts unless its spec says otherwise, a Store never does.
+func TestTheMapHasTheEvictionPolicy(t *testing.T) {
+	for _, c := range []struct {
+		policy        v1alpha1.DataPolicy
+		asked         v1alpha1.EvictionPolicy
+		in, published v1alpha1.EvictionPolicy
+		follows       bool
+	}{
+		{policy: v1alpha1.DataPolicyCache, published: v1alpha1.AllKeysLRU, follows: true},
+		{policy: v1alpha1.DataPolicyCache, in: v1alpha1.AllKeysLRU, published: v1alpha1.AllKeysLRU},
+		{policy: v1alpha1.DataPolicyCache, asked: v1alpha1.VolatileTTL, in: v1alpha1.AllKeysLRU, published: v1alpha1.VolatileTTL, follows: true},
+		{policy: v1alpha1.DataPolicyCache, asked: v1alpha1.NoEviction, in: v1alpha1.AllKeysLFU, follows: true},
+		{policy: v1alpha1.DataPolicyCache, asked: v1alpha1.NoEviction},
+		{policy: v1alpha1.DataPolicyStore},
+		{policy: v1alpha1.DataPolicyStore, asked: v1alpha1.AllKeysLRU},
+		{policy: v1alpha1.DataPolicyStore, in: v1alpha1.AllKeysLRU, follows: true},
+	} {
+		d := stageOf(c.policy, 2, "a", "b")
+		d.Pool.Spec.Memory.Eviction, d.epochs.current.Eviction = c.asked, c.in
+		d.followingMap(7)
+		if follows := d.epochs.next != nil; follows != c.follows {
+			t.Errorf("%+v: an epoch follows: %v", c, follows)
+		}
+		if effective := d.epochs.effective(); effective.Eviction != c.published {
+			t.Errorf("%+v: the map has %q", c, effective.Eviction)
+		}
+	}
+	for policy, want := range map[v1alpha1.DataPolicy]v1alpha1.EvictionPolicy{v1alpha1.DataPolicyCache: v1alpha1.AllKeysLRU, v1alpha1.DataPolicyStore: ""} {
+		d := stageOf(policy, 0, "a")
+		d.epochs.current = nil
+		if d.firstMap(0); d.epochs.next == nil || d.epochs.next.Eviction != want {
+			t.Errorf("the first map of a %s: %+v", policy, d.epochs.next)
+		}
+	}
+}
+
 // A map that is taken from memory nodes does not say which life each memory is of. The MemoryNodes' statuses do, of this life or of the one before.
 func TestWhichLifeAMemoryIsOf(t *testing.T) {
 	kept := func(n *node) { n.facts.MemoryNode.MemoryFresh = false }
@@ -165,6 +201,7 @@ func TestWhyAnEpochFollows(t *testing.T) {
 		"the hash space has 8 parts":                                func(now *v1alpha1.ShardMapSpec) { now.Directory = shardmap.Deepen(now.Directory, 3) },
 		"tables are split ahead of keys into 8 at each memory node": func(now *v1alpha1.ShardMapSpec) { now.LeastTables = 8 },
 		"tables are split as keys come":                             func(now *v1alpha1.ShardMapSpec) { now.LeastTables = 0 },
+		"the eviction policy is allkeys-lru":                        func(now *v1alpha1.ShardMapSpec) { now.Eviction = v1alpha1.AllKeysLRU },
 		"a is stopped, b is stopped, move 3 is finished": func(now *v1alpha1.ShardMapSpec) {
 			now.Nodes[0].State, now.Nodes[1].State, now.Departures = v1alpha1.NodeStopped, v1alpha1.NodeStopped, nil
 		},

@@ -269,6 +269,9 @@ func ShardMap(pool Pool, spec *v1alpha1.ShardMapSpec) *apiac.ShardMapApplyConfig
 	if spec.LeastTables != 0 {
 		content.WithLeastTables(spec.LeastTables)
 	}
+	if spec.Eviction != "" {
+		content.WithEviction(spec.Eviction)
+	}
 	for _, departure := range spec.Departures {
 		content.WithDepartures(apiac.Departure().WithPart(departure.Part).WithFrom(departure.From))
 	}

@@ -61,6 +61,27 @@ func Deepen(directory v1alpha1.Directory, depth int32) v1alpha1.Directory {
 // FormatIncarnation is an incarnation as resources hold it.
 func FormatIncarnation(incarnation uint64) string { return strconv.FormatUint(incarnation, 10) }
 
+// evictions are the policies as memory nodes and clients receive them. What a map leaves out is noeviction.
+var evictions = map[v1alpha1.EvictionPolicy]farpoolv1alpha1.Eviction{
+	"":                      farpoolv1alpha1.Eviction_EVICTION_NOEVICTION,
+	v1alpha1.AllKeysLRU:     farpoolv1alpha1.Eviction_EVICTION_ALLKEYS_LRU,
+	v1alpha1.AllKeysLFU:     farpoolv1alpha1.Eviction_EVICTION_ALLKEYS_LFU,
+	v1alpha1.AllKeysRandom:  farpoolv1alpha1.Eviction_EVICTION_ALLKEYS_RANDOM,
+	v1alpha1.VolatileLRU:    farpoolv1alpha1.Eviction_EVICTION_VOLATILE_LRU,
+	v1alpha1.VolatileLFU:    farpoolv1alpha1.Eviction_EVICTION_VOLATILE_LFU,
+	v1alpha1.VolatileRandom: farpoolv1alpha1.Eviction_EVICTION_VOLATILE_RANDOM,
+	v1alpha1.VolatileTTL:    farpoolv1alpha1.Eviction_EVICTION_VOLATILE_TTL,
+}
+
+func policyOf(eviction farpoolv1alpha1.Eviction) (v1alpha1.EvictionPolicy, bool) {
+	for policy, number := range evictions {
+		if number == eviction {
+			return policy, true
+		}
+	}
+	return "", false
+}
+
 // ToMessage is the map in the form that memory nodes receive.
 func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 	message := &farpoolv1alpha1.ShardMap{
@@ -70,6 +91,7 @@ func ToMessage(spec *v1alpha1.ShardMapSpec) (*farpoolv1alpha1.ShardMap, error) {
 		DirectoryVersion: uint64(spec.Directory.Version),
 		Move:             uint64(spec.Move),
 		LeastTables:      uint32(spec.LeastTables),
+		Eviction:         evictions[spec.Eviction],
 	}
 	for _, node := range spec.Nodes {
 		incarnation, err := strconv.ParseUint(node.Incarnation, 10, 64)
@@ -131,6 +153,10 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 	if least := message.GetLeastTables(); least > MostTables {
 		return nil, fmt.Errorf("the map of epoch %d asks for %d tables of each memory node", message.GetEpoch(), least)
 	}
+	eviction, known := policyOf(message.GetEviction())
+	if !known {
+		return nil, fmt.Errorf("the map of epoch %d has eviction policy %d, which no operator of this version writes", message.GetEpoch(), message.GetEviction())
+	}
 	spec := &v1alpha1.ShardMapSpec{
 		PoolName: poolName,
 		PoolUID:  message.GetPoolUid(),
@@ -142,6 +168,7 @@ func FromMessage(poolName string, message *farpoolv1alpha1.ShardMap) (*v1alpha1.
 		},
 		Move:        int64(message.GetMove()),
 		LeastTables: int32(message.GetLeastTables()),
+		Eviction:    eviction,
 	}
 	for _, entry := range message.GetNodes() {
 		node, err := NodeFromMessage(entry)

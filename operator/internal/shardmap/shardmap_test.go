@@ -36,6 +36,7 @@ func TestNothingIsLostBetweenForms(t *testing.T) {
 	outback.Name, outback.Shape = "served", &farpoolv1alpha1.MemoryNodeEntry_Outback{Outback: &farpoolv1alpha1.OutbackGeometry{Buckets: 1 << 31}}
 	message.Nodes = append(message.Nodes, race, outback)
 	message.Move = v1alpha1.MostMoves
+	message.Eviction = farpoolv1alpha1.Eviction_EVICTION_VOLATILE_LFU
 	for part := range message.Directory[1:] {
 		message.Departures = append(message.Departures, &farpoolv1alpha1.Departure{Part: uint32(part) + 1, From: message.Tables[part%len(message.Tables)].Id})
 	}
@@ -171,6 +172,8 @@ func TestBounds(t *testing.T) {
 		"departures in no move": {func(m *farpoolv1alpha1.ShardMap) { m.Move, m.Departures = 0, nil },
 			func(m *farpoolv1alpha1.ShardMap) { m.Move, m.Departures = 0, depart(0, m.Tables[0].Id) }},
 		"tables asked for": {func(m *farpoolv1alpha1.ShardMap) { m.LeastTables = MostTables }, func(m *farpoolv1alpha1.ShardMap) { m.LeastTables = MostTables + 1 }},
+		"eviction policy": {func(m *farpoolv1alpha1.ShardMap) { m.Eviction = farpoolv1alpha1.Eviction_EVICTION_VOLATILE_TTL },
+			func(m *farpoolv1alpha1.ShardMap) { m.Eviction = farpoolv1alpha1.Eviction_EVICTION_VOLATILE_TTL + 1 }},
 		"node of a table": {func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = uint32(len(m.Nodes) - 1) },
 			func(m *farpoolv1alpha1.ShardMap) { m.Tables[0].Node = uint32(len(m.Nodes)) }},
 		"parts": {func(m *farpoolv1alpha1.ShardMap) {

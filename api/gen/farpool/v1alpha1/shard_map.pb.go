@@ -25,6 +25,71 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Which keys clients remove when a memory node has no room for a write, by the names that Redis gives its policies.
+type Eviction int32
+
+const (
+	Eviction_EVICTION_NOEVICTION      Eviction = 0 // none: the write is refused
+	Eviction_EVICTION_ALLKEYS_LRU     Eviction = 1
+	Eviction_EVICTION_ALLKEYS_LFU     Eviction = 2
+	Eviction_EVICTION_ALLKEYS_RANDOM  Eviction = 3
+	Eviction_EVICTION_VOLATILE_LRU    Eviction = 4
+	Eviction_EVICTION_VOLATILE_LFU    Eviction = 5
+	Eviction_EVICTION_VOLATILE_RANDOM Eviction = 6
+	Eviction_EVICTION_VOLATILE_TTL    Eviction = 7
+)
+
+// Enum value maps for Eviction.
+var (
+	Eviction_name = map[int32]string{
+		0: "EVICTION_NOEVICTION",
+		1: "EVICTION_ALLKEYS_LRU",
+		2: "EVICTION_ALLKEYS_LFU",
+		3: "EVICTION_ALLKEYS_RANDOM",
+		4: "EVICTION_VOLATILE_LRU",
+		5: "EVICTION_VOLATILE_LFU",
+		6: "EVICTION_VOLATILE_RANDOM",
+		7: "EVICTION_VOLATILE_TTL",
+	}
+	Eviction_value = map[string]int32{
+		"EVICTION_NOEVICTION":      0,
+		"EVICTION_ALLKEYS_LRU":     1,
+		"EVICTION_ALLKEYS_LFU":     2,
+		"EVICTION_ALLKEYS_RANDOM":  3,
+		"EVICTION_VOLATILE_LRU":    4,
+		"EVICTION_VOLATILE_LFU":    5,
+		"EVICTION_VOLATILE_RANDOM": 6,
+		"EVICTION_VOLATILE_TTL":    7,
+	}
+)
+
+func (x Eviction) Enum() *Eviction {
+	p := new(Eviction)
+	*p = x
+	return p
+}
+
+func (x Eviction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Eviction) Descriptor() protoreflect.EnumDescriptor {
+	return file_farpool_v1alpha1_shard_map_proto_enumTypes[0].Descriptor()
+}
+
+func (Eviction) Type() protoreflect.EnumType {
+	return &file_farpool_v1alpha1_shard_map_proto_enumTypes[0]
+}
+
+func (x Eviction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Eviction.Descriptor instead.
+func (Eviction) EnumDescriptor() ([]byte, []int) {
+	return file_farpool_v1alpha1_shard_map_proto_rawDescGZIP(), []int{0}
+}
+
 type LockRegion_Placement int32
 
 const (
@@ -58,11 +123,11 @@ func (x LockRegion_Placement) String() string {
 }
 
 func (LockRegion_Placement) Descriptor() protoreflect.EnumDescriptor {
-	return file_farpool_v1alpha1_shard_map_proto_enumTypes[0].Descriptor()
+	return file_farpool_v1alpha1_shard_map_proto_enumTypes[1].Descriptor()
 }
 
 func (LockRegion_Placement) Type() protoreflect.EnumType {
-	return &file_farpool_v1alpha1_shard_map_proto_enumTypes[0]
+	return &file_farpool_v1alpha1_shard_map_proto_enumTypes[1]
 }
 
 func (x LockRegion_Placement) Number() protoreflect.EnumNumber {
@@ -107,11 +172,11 @@ func (x MemoryNodeEntry_State) String() string {
 }
 
 func (MemoryNodeEntry_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_farpool_v1alpha1_shard_map_proto_enumTypes[1].Descriptor()
+	return file_farpool_v1alpha1_shard_map_proto_enumTypes[2].Descriptor()
 }
 
 func (MemoryNodeEntry_State) Type() protoreflect.EnumType {
-	return &file_farpool_v1alpha1_shard_map_proto_enumTypes[1]
+	return &file_farpool_v1alpha1_shard_map_proto_enumTypes[2]
 }
 
 func (x MemoryNodeEntry_State) Number() protoreflect.EnumNumber {
@@ -620,6 +685,8 @@ type ShardMap struct {
 	// Of RACE: clients split the tables of every memory node ahead of the keys, until so many are in use there. A power of
 	// two, or 0: tables are split as keys come.
 	LeastTables uint32 `protobuf:"varint,10,opt,name=least_tables,json=leastTables,proto3" json:"least_tables,omitempty"`
+	// What clients do when a memory node has no room for a write (docs/adr/0043).
+	Eviction Eviction `protobuf:"varint,11,opt,name=eviction,proto3,enum=farpool.v1alpha1.Eviction" json:"eviction,omitempty"`
 	// The operator's, with the pool's Ed25519 key: of "farpool.dev/shard-map/v1\n" and this message without it, serialized in
 	// the order of its fields (docs/adr/0019). Empty in pools without a map key.
 	Signature     []byte `protobuf:"bytes,15,opt,name=signature,proto3" json:"signature,omitempty"`
@@ -727,6 +794,13 @@ func (x *ShardMap) GetLeastTables() uint32 {
 	return 0
 }
 
+func (x *ShardMap) GetEviction() Eviction {
+	if x != nil {
+		return x.Eviction
+	}
+	return Eviction_EVICTION_NOEVICTION
+}
+
 func (x *ShardMap) GetSignature() []byte {
 	if x != nil {
 		return x.Signature
@@ -781,7 +855,7 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\rR\x04node\"3\n" +
 	"\tDeparture\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\rR\x04from\"\xb0\x03\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\"\xe8\x03\n" +
 	"\bShardMap\x12\x19\n" +
 	"\bpool_uid\x18\x01 \x01(\tR\apoolUid\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x127\n" +
@@ -795,8 +869,18 @@ const file_farpool_v1alpha1_shard_map_proto_rawDesc = "" +
 	"departures\x18\t \x03(\v2\x1b.farpool.v1alpha1.DepartureR\n" +
 	"departures\x12!\n" +
 	"\fleast_tables\x18\n" +
-	" \x01(\rR\vleastTables\x12\x1c\n" +
-	"\tsignature\x18\x0f \x01(\fR\tsignatureB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
+	" \x01(\rR\vleastTables\x126\n" +
+	"\beviction\x18\v \x01(\x0e2\x1a.farpool.v1alpha1.EvictionR\beviction\x12\x1c\n" +
+	"\tsignature\x18\x0f \x01(\fR\tsignature*\xe3\x01\n" +
+	"\bEviction\x12\x17\n" +
+	"\x13EVICTION_NOEVICTION\x10\x00\x12\x18\n" +
+	"\x14EVICTION_ALLKEYS_LRU\x10\x01\x12\x18\n" +
+	"\x14EVICTION_ALLKEYS_LFU\x10\x02\x12\x1b\n" +
+	"\x17EVICTION_ALLKEYS_RANDOM\x10\x03\x12\x19\n" +
+	"\x15EVICTION_VOLATILE_LRU\x10\x04\x12\x19\n" +
+	"\x15EVICTION_VOLATILE_LFU\x10\x05\x12\x1c\n" +
+	"\x18EVICTION_VOLATILE_RANDOM\x10\x06\x12\x19\n" +
+	"\x15EVICTION_VOLATILE_TTL\x10\aB>Z<farpool.dev/farpool/api/gen/farpool/v1alpha1;farpoolv1alpha1b\x06proto3"
 
 var (
 	file_farpool_v1alpha1_shard_map_proto_rawDescOnce sync.Once
@@ -810,35 +894,37 @@ func file_farpool_v1alpha1_shard_map_proto_rawDescGZIP() []byte {
 	return file_farpool_v1alpha1_shard_map_proto_rawDescData
 }
 
-var file_farpool_v1alpha1_shard_map_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_farpool_v1alpha1_shard_map_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_farpool_v1alpha1_shard_map_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_farpool_v1alpha1_shard_map_proto_goTypes = []any{
-	(LockRegion_Placement)(0),  // 0: farpool.v1alpha1.LockRegion.Placement
-	(MemoryNodeEntry_State)(0), // 1: farpool.v1alpha1.MemoryNodeEntry.State
-	(*RCuckooGeometry)(nil),    // 2: farpool.v1alpha1.RCuckooGeometry
-	(*RaceGeometry)(nil),       // 3: farpool.v1alpha1.RaceGeometry
-	(*OutbackGeometry)(nil),    // 4: farpool.v1alpha1.OutbackGeometry
-	(*LockRegion)(nil),         // 5: farpool.v1alpha1.LockRegion
-	(*MemoryNodeEntry)(nil),    // 6: farpool.v1alpha1.MemoryNodeEntry
-	(*TableEntry)(nil),         // 7: farpool.v1alpha1.TableEntry
-	(*Departure)(nil),          // 8: farpool.v1alpha1.Departure
-	(*ShardMap)(nil),           // 9: farpool.v1alpha1.ShardMap
+	(Eviction)(0),              // 0: farpool.v1alpha1.Eviction
+	(LockRegion_Placement)(0),  // 1: farpool.v1alpha1.LockRegion.Placement
+	(MemoryNodeEntry_State)(0), // 2: farpool.v1alpha1.MemoryNodeEntry.State
+	(*RCuckooGeometry)(nil),    // 3: farpool.v1alpha1.RCuckooGeometry
+	(*RaceGeometry)(nil),       // 4: farpool.v1alpha1.RaceGeometry
+	(*OutbackGeometry)(nil),    // 5: farpool.v1alpha1.OutbackGeometry
+	(*LockRegion)(nil),         // 6: farpool.v1alpha1.LockRegion
+	(*MemoryNodeEntry)(nil),    // 7: farpool.v1alpha1.MemoryNodeEntry
+	(*TableEntry)(nil),         // 8: farpool.v1alpha1.TableEntry
+	(*Departure)(nil),          // 9: farpool.v1alpha1.Departure
+	(*ShardMap)(nil),           // 10: farpool.v1alpha1.ShardMap
 }
 var file_farpool_v1alpha1_shard_map_proto_depIdxs = []int32{
-	0, // 0: farpool.v1alpha1.LockRegion.placement:type_name -> farpool.v1alpha1.LockRegion.Placement
-	1, // 1: farpool.v1alpha1.MemoryNodeEntry.state:type_name -> farpool.v1alpha1.MemoryNodeEntry.State
-	5, // 2: farpool.v1alpha1.MemoryNodeEntry.lock_region:type_name -> farpool.v1alpha1.LockRegion
-	2, // 3: farpool.v1alpha1.MemoryNodeEntry.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
-	3, // 4: farpool.v1alpha1.MemoryNodeEntry.race:type_name -> farpool.v1alpha1.RaceGeometry
-	4, // 5: farpool.v1alpha1.MemoryNodeEntry.outback:type_name -> farpool.v1alpha1.OutbackGeometry
-	6, // 6: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
-	7, // 7: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
-	8, // 8: farpool.v1alpha1.ShardMap.departures:type_name -> farpool.v1alpha1.Departure
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	1,  // 0: farpool.v1alpha1.LockRegion.placement:type_name -> farpool.v1alpha1.LockRegion.Placement
+	2,  // 1: farpool.v1alpha1.MemoryNodeEntry.state:type_name -> farpool.v1alpha1.MemoryNodeEntry.State
+	6,  // 2: farpool.v1alpha1.MemoryNodeEntry.lock_region:type_name -> farpool.v1alpha1.LockRegion
+	3,  // 3: farpool.v1alpha1.MemoryNodeEntry.rcuckoo:type_name -> farpool.v1alpha1.RCuckooGeometry
+	4,  // 4: farpool.v1alpha1.MemoryNodeEntry.race:type_name -> farpool.v1alpha1.RaceGeometry
+	5,  // 5: farpool.v1alpha1.MemoryNodeEntry.outback:type_name -> farpool.v1alpha1.OutbackGeometry
+	7,  // 6: farpool.v1alpha1.ShardMap.nodes:type_name -> farpool.v1alpha1.MemoryNodeEntry
+	8,  // 7: farpool.v1alpha1.ShardMap.tables:type_name -> farpool.v1alpha1.TableEntry
+	9,  // 8: farpool.v1alpha1.ShardMap.departures:type_name -> farpool.v1alpha1.Departure
+	0,  // 9: farpool.v1alpha1.ShardMap.eviction:type_name -> farpool.v1alpha1.Eviction
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_farpool_v1alpha1_shard_map_proto_init() }
@@ -856,7 +942,7 @@ func file_farpool_v1alpha1_shard_map_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_farpool_v1alpha1_shard_map_proto_rawDesc), len(file_farpool_v1alpha1_shard_map_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,

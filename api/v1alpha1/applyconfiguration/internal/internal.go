@@ -204,6 +204,8 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: dev.farpool.farpool.api.v1alpha1.Evacuation
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.EvictionPolicy
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.HostNetworkAttachment
   map:
     fields:
@@ -545,6 +547,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.MemorySpec
   map:
     fields:
+    - name: eviction
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.EvictionPolicy
     - name: pools
       type:
         list:
@@ -1067,6 +1072,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: epochKey
       type:
         scalar: string
+    - name: eviction
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.EvictionPolicy
     - name: leastTables
       type:
         scalar: numeric

@@ -107,6 +107,7 @@ func edits() map[string]anEdit {
 		"index.race.tables":             {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
 		"index.race.leastTables":        {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
 		"index.outback.tablePercent":    {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
+		"memory.eviction":               {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Memory.Eviction = v1alpha1.VolatileTTL }},
 		"memory.pools[].name":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
 		"memory.pools[].workers":        {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
 		"memory.pools[].replicas":       {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},

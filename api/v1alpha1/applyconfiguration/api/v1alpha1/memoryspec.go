@@ -4,11 +4,19 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+)
+
 // MemorySpecApplyConfiguration represents a declarative configuration of the MemorySpec type for use
 // with apply.
 //
 // MemorySpec lists pools of memory nodes.
 type MemorySpecApplyConfiguration struct {
+	// Eviction says which keys are removed when a memory node has no room for a write, with the meaning that Redis gives maxmemory-policy. Left out,
+	// it is allkeys-lru for a Cache; a Store evicts nothing. Keys that have expired are removed first, whatever the policy. It can be changed at any
+	// time: clients receive it with the shard map, and no pod restarts.
+	Eviction *apiv1alpha1.EvictionPolicy `json:"eviction,omitempty"`
 	// Pools of memory nodes that are alike.
 	Pools []MemoryPoolApplyConfiguration `json:"pools,omitempty"`
 }
@@ -17,6 +25,14 @@ type MemorySpecApplyConfiguration struct {
 // apply.
 func MemorySpec() *MemorySpecApplyConfiguration {
 	return &MemorySpecApplyConfiguration{}
+}
+
+// WithEviction sets the Eviction field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Eviction field is set to the value of the last call.
+func (b *MemorySpecApplyConfiguration) WithEviction(value apiv1alpha1.EvictionPolicy) *MemorySpecApplyConfiguration {
+	b.Eviction = &value
+	return b
 }
 
 // WithPools adds the given value to the Pools field in the declarative configuration

@@ -4,6 +4,10 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+)
+
 // ShardMapSpecApplyConfiguration represents a declarative configuration of the ShardMapSpec type for use
 // with apply.
 //
@@ -26,6 +30,8 @@ type ShardMapSpecApplyConfiguration struct {
 	// LeastTables of a RACE index: clients split the tables of every memory node ahead of keys until there are this many; 0: they split them as keys
 	// come.
 	LeastTables *int32 `json:"leastTables,omitempty"`
+	// Eviction is what clients do when a memory node has no room for a write; left out: noeviction.
+	Eviction *apiv1alpha1.EvictionPolicy `json:"eviction,omitempty"`
 	// Move is the number of the pool's latest move of parts of the hash space between memory nodes; 0: there has been none.
 	Move *int64 `json:"move,omitempty"`
 	// Departures are the parts that are on their way in that move, sorted by part; none: it is finished.
@@ -109,6 +115,14 @@ func (b *ShardMapSpecApplyConfiguration) WithDirectory(value *DirectoryApplyConf
 // If called multiple times, the LeastTables field is set to the value of the last call.
 func (b *ShardMapSpecApplyConfiguration) WithLeastTables(value int32) *ShardMapSpecApplyConfiguration {
 	b.LeastTables = &value
+	return b
+}
+
+// WithEviction sets the Eviction field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Eviction field is set to the value of the last call.
+func (b *ShardMapSpecApplyConfiguration) WithEviction(value apiv1alpha1.EvictionPolicy) *ShardMapSpecApplyConfiguration {
+	b.Eviction = &value
 	return b
 }
 

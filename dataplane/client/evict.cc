@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes room at a memory node that is full (docs/adr/0043-eviction.md). A client that fills a full node owes it room:
+// about the bytes that it adds, and more each time that a write finds none. One task for each memory node pays what is
+// owed. It goes through the table from a place by chance on, a page at a time, and removes what has expired, and of the
+// keys that the policy allows the tenth that goes first. Nobody coordinates clients: each key is removed by an edit that
+// looks again, so two of them that choose one key, or one that stands still in the middle, do no harm.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/links.h"
+
+namespace farpool::client {
+
+using base::Result;
+using task::Task;
+
+namespace {
+
+constexpr std::uint64_t kPage = 128;     // keys, about
+constexpr std::size_t kSample = 64;      // keys that are compared, at least
+constexpr std::size_t kChosen = 10;      // of so many keys that the policy allows, one goes
+constexpr std::size_t kAtOnce = 8;       // keys that are removed at a time
+constexpr std::uint64_t kOverhead = 48;  // of a key in a table and a heap, about
+// A debt is paid when it is this large, unless a write waits for it.
+constexpr std::int64_t kLeastDebt = 8 << 10;
+// What a write that finds no room adds to the debt: parts of the heap, twice as much each time until one in a tick does.
+constexpr std::uint64_t kFirstPart = 64, kLargestPart = 16;
+constexpr Nanos kRests = 19;  // times as long as a turn through the table took that found nothing
+// Pages that a client which evicts nothing looks at, for keys that have expired.
+constexpr std::uint64_t kMostPages = 32;
+
+}  // namespace
+
+// A way through a table, from some position on and once around.
+struct Pool::Turn {
+  explicit Turn(std::uint64_t begin) : first(begin), position(begin), ended(begin == 0) {}
+  const std::uint64_t first;
+  std::uint64_t position, pages = 0;
+  bool ended;  // at the table's end, and goes on at its beginning
+  bool over = false;
+};
+
+// Removes a key that has expired, or that the policy still allows.
+class Pool::Eviction final : public Editor {
+ public:
+  explicit Eviction(Pool& pool) : pool_(pool) {}
+
+  Edit edit(std::optional<std::string_view> kept) override {
+    freed_ = 0;
+    expired_ = false;
+    if (!kept) return Edit::keep();
+    const std::optional<Stored> stored = Stored::parse(*kept);
+    expired_ = stored && stored->expired(pool_.clock());
+    if (!expired_ && !pool_.policy_.allows(stored ? stored->expires : kNoExpiry)) return Edit::keep();
+    freed_ = kept->size() + kOverhead;
+    return Edit::erase();
+  }
+  std::uint64_t freed() const { return freed_; }  // bytes, about; 0: it changed nothing
+  bool expired() const { return expired_; }
+
+ private:
+  Pool& pool_;
+  std::uint64_t freed_ = 0;
+  bool expired_ = false;
+};
+
+bool Pool::is_full(const Bond& bond) const {
+  return bond.session->pressure() != layout::Pressure::none || port_.now() < bond.room.full_until;
+}
+
+void Pool::owe(Bond& bond, std::uint64_t bytes) {
+  if (policy_.by() == EvictionPolicy::By::none || !is_full(bond)) return;
+  bond.room.owed += static_cast<std::int64_t>(bytes + kOverhead);
+  if (bond.room.owed >= kLeastDebt) pay(bond);
+}
+
+void Pool::pay(Bond& bond) {
+  if (bond.room.paying || closing_ || port_.now() < bond.room.none_until) return;
+  bond.room.paying = true;
+  scope_.spawn(pay_debt(bond));
+}
+
+void Pool::make_room_ahead(Bond& bond) { owe(bond, heap_bytes(bond) / kFirstPart); }
+
+std::uint64_t Pool::heap_bytes(const Bond& bond) { return bond.table->geometry().at(layout::kHeap).bytes; }
+
+Task<bool> Pool::make_room(Bond& bond, std::uint64_t bytes, Nanos deadline) {
+  Room& room = bond.room;
+  const Nanos now = port_.now(), tick = bond.session->grant().tick;
+  if (now < room.none_until) co_return false;
+  if (!room.paying && now < room.settled_at) {
+    // What was removed is not free yet: operations that read it may still run.
+    co_await port_.sleep_until(std::min(deadline, room.settled_at));
+    co_return true;
+  }
+  const std::uint64_t heap = heap_bytes(bond);
+  room.part = now < room.full_at + tick ? std::min(2 * room.part, heap / kLargestPart) : heap / kFirstPart;
+  room.full_at = now;
+  room.full_until = now + bond.session->grant().lease;
+  room.owed = std::max(room.owed, static_cast<std::int64_t>(std::max(room.part, 4 * (bytes + kOverhead))));
+  const std::uint64_t before = room.removed, turns = room.vain_turns;
+  pay(bond);
+  while (room.paying && room.owed > 0 && room.vain_turns == turns && bond.session->alive() && port_.now() < deadline) {
+    (void)co_await room.paid.wait(deadline);
+  }
+  co_return room.removed != before;
+}
+
+Task<void> Pool::pay_debt(Bond& bond) {
+  const Borrowed borrowed(*this, bond);
+  Room& room = bond.room;
+  const Nanos begun = port_.now();
+  const std::uint64_t removed = room.removed;
+  Turn turn(port_.random() % std::max<std::uint64_t>(bond.table->positions(), 1));
+  while (room.owed > 0 && !turn.over && bond.session->alive() && !closing_) {
+    const Result<Page> sample = co_await take_sample(bond, turn);
+    if (!sample.ok()) break;
+    co_await remove_some(bond, *sample);
+    room.paid.wake_all();
+  }
+  if (turn.over) room.owed = 0;
+  if (room.removed != removed) {
+    room.settled_at = port_.now() + bond.session->grant().tick / 4;
+  } else if (turn.over) {
+    // Nothing may go: writes are refused meanwhile, without another turn for each.
+    room.none_until = port_.now() + std::max(bond.session->grant().tick, kRests * (port_.now() - begun));
+    ++room.vain_turns;
+  }
+  room.paying = false;
+  room.paid.wake_all();
+}
+
+// Returns the keys of the next pages, at least kSample of them unless the turn ends.
+Task<Result<Page>> Pool::take_sample(Bond& bond, Turn& turn) {
+  Page sample;
+  while (sample.keys.size() < kSample && !turn.over) {
+    Result<Page> page = co_await bond.table->scan(turn.position, kPage, port_.now() + patience(), bond.room.cost);
+    if (!page.ok()) co_return page;
+    for (const Page::Expiry& expiry : page->expiries) {
+      sample.expiries.push_back({.key = sample.keys.size() + expiry.key, .at = expiry.at});
+    }
+    std::ranges::move(page->keys, std::back_inserter(sample.keys));
+    turn.position = page->next;
+    const bool enough = policy_.by() == EvictionPolicy::By::none && ++turn.pages == kMostPages;
+    // The last page before `first` may reach behind it, and even to the table's end.
+    turn.over = enough || (turn.ended && (page->next == 0 || page->next >= turn.first));
+    turn.ended = turn.ended || page->next == 0;
+  }
+  co_return sample;
+}
+
+std::vector<const std::string*> Pool::choose(const Page& page) {
+  struct Candidate {
+    const std::string* key;
+    std::uint64_t rank;
+  };
+  std::vector<const std::string*> chosen;
+  std::vector<Candidate> candidates;
+  const Millis time = clock();
+  auto expiry = page.expiries.begin();
+  for (std::size_t i = 0; i < page.keys.size(); ++i) {
+    const std::string& key = page.keys[i];
+    const bool expires = expiry != page.expiries.end() && expiry->key == i;
+    const Millis at = expires ? (expiry++)->at : kNoExpiry;
+    if (expires && at < time) {
+      chosen.push_back(&key);
+    } else if (policy_.allows(at)) {
+      const Accesses::Use use = policy_.watches() ? accesses_.use_of(hash_of(key), port_.now()) : Accesses::Use{};
+      candidates.push_back({&key, rank(policy_.by(), use, at, port_.random())});
+    }
+  }
+  const std::size_t go = (candidates.size() + kChosen - 1) / kChosen;
+  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(go), candidates.end(),
+                    [](const Candidate& a, const Candidate& b) { return a.rank > b.rank; });
+  for (std::size_t i = 0; i < go; ++i) chosen.push_back(candidates[i].key);
+  return chosen;
+}
+
+Task<void> Pool::remove_some(Bond& bond, const Page& page) {
+  const std::vector<const std::string*> chosen = choose(page);
+  for (std::size_t from = 0; from < chosen.size() && bond.room.owed > 0; from += kAtOnce) {
+    task::Scope scope;
+    for (std::size_t i = from; i < std::min(chosen.size(), from + kAtOnce); ++i) {
+      scope.spawn(remove_one(bond, *chosen[i]));
+    }
+    co_await scope.join();
+  }
+}
+
+Task<void> Pool::remove_one(Bond& bond, const std::string& key) {
+  const Gates::Pass pass = gates_.enter_now(Gates::hash(key));
+  if (!pass) co_return;  // this client is changing it
+  Eviction eviction(*this);
+  const Result<bool> done = co_await bond.table->modify(key, eviction, port_.now() + patience(), bond.room.cost);
+  if (!done.ok() || eviction.freed() == 0) co_return;
+  (eviction.expired() ? counters_.expired_keys : counters_.evicted_keys).add();
+  bond.room.owed -= static_cast<std::int64_t>(eviction.freed() + key.size());
+  ++bond.room.removed;
+}
+
+}  // namespace farpool::client
