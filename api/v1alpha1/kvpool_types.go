@@ -378,16 +378,9 @@ type MemoryPool struct {
 	// +optional
 	NUMAAlignment NUMAAlignment `json:"numaAlignment,omitempty"`
 
-	// NodeSelector of the pods. A change moves only pods that have not found a place yet.
+	// Pod says more of the pods: where they may run, and what they carry.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-
-	// Tolerations of the pods.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	Tolerations []Toleration `json:"tolerations,omitempty"`
+	Pod *PodOptions `json:"pod,omitempty"`
 
 	// Resources of the process itself; the memory it lends is added to request and limit. If neither has cpu, its pod requests 100m, or 500m for
 	// each worker in an Outback pool. Memory nodes of Outback execute all operations, at 1 to 2 microseconds of a processor each: request what the
@@ -465,16 +458,9 @@ type ComputePool struct {
 	// +kubebuilder:validation:Maximum=64
 	Workers int32 `json:"workers,omitempty"`
 
-	// NodeSelector of the pods.
+	// Pod says more of the pods: where they may run, and what they carry.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-
-	// Tolerations of the pods.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	Tolerations []Toleration `json:"tolerations,omitempty"`
+	Pod *PodOptions `json:"pod,omitempty"`
 
 	// Resources of the pods.
 	// +optional

@@ -292,8 +292,7 @@ func validationCases() []validationCase {
 			"spec.index={protocol: RCuckoo, rcuckoo: {entryBytes: 64, entriesPerRow: 16, rowsPerLock: 1, tablePercent: 90}}",
 			"spec.security={password: None, respTLS: Enabled}",
 			"spec.limits={maxConnections: 100, maxPipeline: 64, operationDeadlineMilliseconds: 500, maxSessions: 32}",
-			"spec.memory.pools.0.nodeSelector={kubernetes.io/arch: amd64}",
-			"spec.memory.pools.0.tolerations=[{key: farpool.dev/memory, operator: Exists, effect: NoSchedule}]",
+			"spec.memory.pools.0.pod={nodeSelector: {kubernetes.io/arch: amd64}, tolerations: [{key: farpool.dev/memory, operator: Exists, effect: NoSchedule}]}",
 			"spec.memory.pools.0.resources={requests: {cpu: 500m, memory: 256Mi}, limits: {memory: 512Mi}}",
 			"spec.compute.pools.0.workers=4"}},
 		{name: "pool: sessions of an older template, raised", base: minimalPool, before: []string{"status={template: {version: 3, image: i}}"}, edits: []string{"status={template: {version: 3, image: i}}", "spec.limits={maxSessions: 512}"}, refused: "spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed"},
@@ -441,14 +440,29 @@ func validationCases() []validationCase {
 		{name: "pool: policy", base: minimalPool, edits: []string{"spec.dataPolicy=Maybe"}, refused: `supported values: "Cache", "Store"`},
 		{name: "pool: deadline", base: minimalPool, edits: []string{"spec.limits={operationDeadlineMilliseconds: 1}"}, refused: "greater than or equal to 10"},
 		{name: "pool: version", base: minimalPool, edits: []string{"spec.version='a b'"}, refused: "spec.version"},
-		{name: "pool: toleration", base: minimalPool, edits: []string{"spec.memory.pools.0.tolerations=[{operator: Sometimes}]"}, refused: `supported values: "Exists", "Equal"`},
+		{name: "pool: toleration", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.tolerations=[{operator: Sometimes}]"}, refused: `supported values: "Exists", "Equal"`},
 
 		{name: "pool: nothing changed", base: minimalPool, before: unchanged},
 		{name: "pool: compute scaled", base: minimalPool, before: unchanged, edits: []string{"spec.compute.pools.0.replicas=7"}},
 		{name: "pool: compute pool added", base: minimalPool, before: unchanged, edits: []string{"spec.compute.pools=[{name: shards, replicas: 2}, {name: more, replicas: 1}]"}},
 		{name: "pool: compute removed", base: minimalPool, before: unchanged, edits: []string{"spec.compute="}},
 		{name: "pool: paused", base: minimalPool, before: unchanged, edits: []string{"spec.management=Paused"}},
-		{name: "pool: node selector changed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.nodeSelector={a: b}"}},
+		{name: "pool: options of pods", base: minimalPool, edits: []string{
+			"spec.compute.pools.0.pod={labels: {example.com/team: a, empty: ''}, annotations: {example.com/note: 'anything at all'}, priorityClassName: high, runtimeClassName: crun.v1, schedulerName: other, serviceAccountName: shards, securityContext: Platform}",
+			"spec.memory.pools.0.pod={affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In, values: [b]}]}]}}}, topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]}"}},
+		{name: "pool: labels without end", base: minimalPool, edits: []string{"spec.compute.pools.0.pod.labels={" + strings.Repeat("a", 64) + ": b}"}, refused: "a label's name is [prefix/]name"},
+		{name: "pool: a label's value", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.labels={a: 'b c'}"}, refused: "labels.a in body should match"},
+		{name: "pool: labels of the operator", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.labels={farpool.dev/pool: other}"}, refused: "the operator sets the labels farpool.dev/*"},
+		{name: "pool: a sidecar's label", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.labels={sidecar.farpool.dev/x: other}"}, refused: "the operator sets the labels farpool.dev/*"},
+		{name: "pool: a label of all pools", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.labels={app.kubernetes.io/name: other}"}, refused: "the operator sets the labels farpool.dev/*"},
+		{name: "pool: an annotation's name", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.annotations={'a b': c}"}, refused: "an annotation's name is"},
+		{name: "pool: annotations of the operator", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.annotations={farpool.dev/pod-hash: c}"}, refused: "the operator sets the annotations farpool.dev/*"},
+		{name: "pool: a sidecar's annotation", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.annotations={sidecar.farpool.dev/x: c}"}, refused: "the operator sets the annotations farpool.dev/*"},
+		{name: "pool: networks by an annotation", base: minimalPool, edits: []string{"spec.memory.pools.0.pod.annotations={k8s.v1.cni.cncf.io/networks: c}"}, refused: "from spec.network.attachment"},
+		{name: "pool: no name of a priority class", base: minimalPool, edits: []string{"spec.compute.pools.0.pod.priorityClassName=High"}, refused: "the name of an object has lower-case letters"},
+		{name: "pool: unknown security", base: minimalPool, edits: []string{"spec.compute.pools.0.pod.securityContext=Root"}, refused: `supported values: "Managed", "Platform"`},
+		{name: "pool: an unknown spread", base: minimalPool, edits: []string{"spec.compute.pools.0.pod.topologySpreadConstraints=[{maxSkew: 1}]"}, refused: "topologyKey: Required"},
+		{name: "pool: node selector changed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.pod.nodeSelector={a: b}"}},
 		{name: "pool: same memory in other words", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=262144Ki"}},
 		{name: "pool: memory grown", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
 		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}},
@@ -654,6 +668,9 @@ func bounded(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaProps)
 	t.Helper()
 	if schema.XIntOrString || strings.HasSuffix(path, ".requests") || strings.HasSuffix(path, ".limits{}") {
 		return
+	}
+	if strings.HasSuffix(path, ".pod.affinity") || strings.HasSuffix(path, ".pod.topologySpreadConstraints[]") {
+		return // Kubernetes' own types, which no rule reads
 	}
 	switch schema.Type {
 	case "string":

@@ -76,6 +76,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.OutbackGeometryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("OutbackSpec"):
 		return &apiv1alpha1.OutbackSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodOptions"):
+		return &apiv1alpha1.PodOptionsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PoolReference"):
 		return &apiv1alpha1.PoolReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProcessStatus"):

@@ -204,13 +204,13 @@ type Template interface {
 func TemplateOf(version int32) (Template, error) {
 	switch version {
 	case 1:
-		return template1{}, nil
+		return withOptions{template1{}}, nil
 	case 2:
-		return template2{}, nil
+		return withOptions{template2{}}, nil
 	case 3:
-		return template3{}, nil
+		return withOptions{template3{}}, nil
 	case 4:
-		return template4{}, nil
+		return withOptions{template4{}}, nil
 	}
 	return nil, fmt.Errorf("this operator has no pod template %d, its newest is %d: the pool was made by a newer operator, run that one", version, Newest)
 }

@@ -61,23 +61,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
-    - name: nodeSelector
+    - name: pod
       type:
-        map:
-          elementType:
-            scalar: string
+        namedType: dev.farpool.farpool.api.v1alpha1.PodOptions
     - name: replicas
       type:
         scalar: numeric
     - name: resources
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Resources
-    - name: tolerations
-      type:
-        list:
-          elementType:
-            namedType: dev.farpool.farpool.api.v1alpha1.Toleration
-          elementRelationship: atomic
     - name: workers
       type:
         scalar: numeric
@@ -351,6 +343,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: template
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.TemplateStatus
+- name: dev.farpool.farpool.api.v1alpha1.LabelValue
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.LimitsSpec
   map:
     fields:
@@ -519,26 +513,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
-    - name: nodeSelector
-      type:
-        map:
-          elementType:
-            scalar: string
     - name: numaAlignment
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.NUMAAlignment
+    - name: pod
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.PodOptions
     - name: replicas
       type:
         scalar: numeric
     - name: resources
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Resources
-    - name: tolerations
-      type:
-        list:
-          elementType:
-            namedType: dev.farpool.farpool.api.v1alpha1.Toleration
-          elementRelationship: atomic
     - name: workers
       type:
         scalar: numeric
@@ -572,6 +558,8 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.Transport
 - name: dev.farpool.farpool.api.v1alpha1.NodeState
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ObjectName
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.OutbackGeometry
   map:
     fields:
@@ -586,6 +574,56 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
       default: 25
 - name: dev.farpool.farpool.api.v1alpha1.PasswordMode
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.PodOptions
+  map:
+    fields:
+    - name: affinity
+      type:
+        namedType: io.k8s.api.core.v1.Affinity
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: labels
+      type:
+        map:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.LabelValue
+    - name: nodeSelector
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: priorityClassName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: runtimeClassName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: schedulerName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: securityContext
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.PodSecurity
+    - name: serviceAccountName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: tolerations
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.Toleration
+          elementRelationship: atomic
+    - name: topologySpreadConstraints
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.TopologySpreadConstraint
+          elementRelationship: atomic
+- name: dev.farpool.farpool.api.v1alpha1.PodSecurity
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.PoolReference
   map:
@@ -1222,6 +1260,144 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Transport
   scalar: string
+- name: io.k8s.api.core.v1.Affinity
+  map:
+    fields:
+    - name: nodeAffinity
+      type:
+        namedType: io.k8s.api.core.v1.NodeAffinity
+    - name: podAffinity
+      type:
+        namedType: io.k8s.api.core.v1.PodAffinity
+    - name: podAntiAffinity
+      type:
+        namedType: io.k8s.api.core.v1.PodAntiAffinity
+- name: io.k8s.api.core.v1.NodeAffinity
+  map:
+    fields:
+    - name: preferredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.PreferredSchedulingTerm
+          elementRelationship: atomic
+    - name: requiredDuringSchedulingIgnoredDuringExecution
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelector
+- name: io.k8s.api.core.v1.NodeInclusionPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.NodeSelector
+  map:
+    fields:
+    - name: nodeSelectorTerms
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.NodeSelectorTerm
+          elementRelationship: atomic
+    elementRelationship: atomic
+- name: io.k8s.api.core.v1.NodeSelectorOperator
+  scalar: string
+- name: io.k8s.api.core.v1.NodeSelectorRequirement
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelectorOperator
+    - name: values
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+- name: io.k8s.api.core.v1.NodeSelectorTerm
+  map:
+    fields:
+    - name: matchExpressions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.NodeSelectorRequirement
+          elementRelationship: atomic
+    - name: matchFields
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.NodeSelectorRequirement
+          elementRelationship: atomic
+    elementRelationship: atomic
+- name: io.k8s.api.core.v1.PodAffinity
+  map:
+    fields:
+    - name: preferredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.WeightedPodAffinityTerm
+          elementRelationship: atomic
+    - name: requiredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.PodAffinityTerm
+          elementRelationship: atomic
+- name: io.k8s.api.core.v1.PodAffinityTerm
+  map:
+    fields:
+    - name: labelSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: matchLabelKeys
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: mismatchLabelKeys
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: namespaceSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: namespaces
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: topologyKey
+      type:
+        scalar: string
+- name: io.k8s.api.core.v1.PodAntiAffinity
+  map:
+    fields:
+    - name: preferredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.WeightedPodAffinityTerm
+          elementRelationship: atomic
+    - name: requiredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.PodAffinityTerm
+          elementRelationship: atomic
+- name: io.k8s.api.core.v1.PreferredSchedulingTerm
+  map:
+    fields:
+    - name: preference
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelectorTerm
+    - name: weight
+      type:
+        scalar: numeric
 - name: io.k8s.api.core.v1.ResourceList
   map:
     elementType:
@@ -1230,6 +1406,47 @@ var schemaYAML = typed.YAMLObject(`types:
   scalar: string
 - name: io.k8s.api.core.v1.TolerationOperator
   scalar: string
+- name: io.k8s.api.core.v1.TopologySpreadConstraint
+  map:
+    fields:
+    - name: labelSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: matchLabelKeys
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: maxSkew
+      type:
+        scalar: numeric
+    - name: minDomains
+      type:
+        scalar: numeric
+    - name: nodeAffinityPolicy
+      type:
+        namedType: io.k8s.api.core.v1.NodeInclusionPolicy
+    - name: nodeTaintsPolicy
+      type:
+        namedType: io.k8s.api.core.v1.NodeInclusionPolicy
+    - name: topologyKey
+      type:
+        scalar: string
+    - name: whenUnsatisfiable
+      type:
+        namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+- name: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+  scalar: string
+- name: io.k8s.api.core.v1.WeightedPodAffinityTerm
+  map:
+    fields:
+    - name: podAffinityTerm
+      type:
+        namedType: io.k8s.api.core.v1.PodAffinityTerm
+    - name: weight
+      type:
+        scalar: numeric
 - name: io.k8s.apimachinery.pkg.api.resource.Quantity
   scalar: untyped
   list:
@@ -1275,6 +1492,38 @@ var schemaYAML = typed.YAMLObject(`types:
         elementType:
           namedType: __untyped_deduced_
         elementRelationship: separable
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+  map:
+    fields:
+    - name: matchExpressions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement
+          elementRelationship: atomic
+    - name: matchLabels
+      type:
+        map:
+          elementType:
+            scalar: string
+    elementRelationship: atomic
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorOperator
+  scalar: string
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorOperator
+    - name: values
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
 - name: io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry
   map:
     fields:

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"farpool.dev/farpool/api/v1alpha1"
+)
+
+// podsOf renders a memory node's pod and a compute shard's with the same options.
+func podsOf(t *testing.T, version int32, pool Pool, options *v1alpha1.PodOptions) (pods []corev1.PodTemplateSpec) {
+	t.Helper()
+	template, err := TemplateOf(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memoryPool, computePool := pool.Spec.Memory.Pools[0], pool.Spec.Compute.Pools[0]
+	memoryPool.Pod, computePool.Pod = options, options
+	pod, err := template.MemoryPod(pool, memoryPool, "memory-0", "uid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment, err := template.ComputeDeployment(pool, computePool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, applied := range []any{pod, deployment.Spec.Template} {
+		var made corev1.PodTemplateSpec
+		if err := copyInto(&made, applied); err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, made)
+	}
+	return pods
+}
+
+// Labels and annotations of the spec come beside the operator's, which win; but a person may let autoscalers take a memory node's Kubernetes node.
+func TestLabelsAndAnnotationsOfPods(t *testing.T) {
+	const evict, hash = "cluster-autoscaler.kubernetes.io/safe-to-evict", v1alpha1.AnnotationPodHash
+	for version := int32(1); version <= Newest; version++ {
+		pool := pools(t)["kvpool"]
+		plain := podsOf(t, version, pool, nil)
+		for i, pod := range podsOf(t, version, pool, &v1alpha1.PodOptions{
+			Labels:      map[string]v1alpha1.LabelValue{"team": "a", v1alpha1.LabelPool: "another"},
+			Annotations: map[string]string{"note": "b", evict: "true", hash: "mine", v1alpha1.AnnotationTemplateVersion: "mine"},
+		}) {
+			if pod.Labels["team"] != "a" || pod.Annotations["note"] != "b" || pod.Annotations[evict] != "true" {
+				t.Errorf("template %d, %d: %v, %v", version, i, pod.Labels, pod.Annotations)
+			}
+			for _, key := range []string{v1alpha1.AnnotationTemplateVersion, hash} {
+				if was, is := plain[i].Annotations[key], pod.Annotations[key]; was != "" && was != is {
+					t.Errorf("template %d, %d: annotation %s became %q", version, i, key, is)
+				}
+			}
+			if len(pod.Labels) != len(plain[i].Labels)+1 || pod.Labels[v1alpha1.LabelPool] != pool.Name {
+				t.Errorf("template %d, %d: labels %v", version, i, pod.Labels)
+			}
+		}
+	}
+}
+
+// A spec that says nothing of pods leaves them as their frozen template has them, and their hash tells pods apart that were placed otherwise.
+func TestWherePodsRun(t *testing.T) {
+	pool := pools(t)["kvpool"]
+	pool.MemoryPriorityClass = "operators"
+	plain := podsOf(t, Newest, pool, nil)
+	if plain[0].Spec.PriorityClassName != "operators" || plain[1].Spec.PriorityClassName != "" {
+		t.Errorf("priority classes %q and %q", plain[0].Spec.PriorityClassName, plain[1].Spec.PriorityClassName)
+	}
+	empty := podsOf(t, Newest, pool, &v1alpha1.PodOptions{})
+	for i := range plain {
+		if document(t, plain[i]) != document(t, empty[i]) {
+			t.Errorf("%d: options that say nothing change the pod", i)
+		}
+	}
+	own := corev1.TopologySpreadConstraint{MaxSkew: 2, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}
+	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 7}}}}
+	placed := podsOf(t, Newest, pool, &v1alpha1.PodOptions{
+		Affinity: affinity, TopologySpreadConstraints: []corev1.TopologySpreadConstraint{own}, PriorityClassName: "high", RuntimeClassName: "crun",
+		SchedulerName: "other", ServiceAccountName: "pods",
+	})
+	if placed[0].Annotations[v1alpha1.AnnotationPodHash] == plain[0].Annotations[v1alpha1.AnnotationPodHash] {
+		t.Error("the hash of a memory node's pod does not know where it was placed")
+	}
+	for i, component := range []string{v1alpha1.ComponentMemoryNode, v1alpha1.ComponentComputeShard} {
+		spec := placed[i].Spec
+		if len(spec.TopologySpreadConstraints) != 1 || spec.TopologySpreadConstraints[0].MaxSkew != 2 ||
+			spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels[v1alpha1.LabelComponent] != component {
+			t.Errorf("%s: spread %+v", component, spec.TopologySpreadConstraints)
+		}
+		if spec.Affinity == nil || spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0].Weight != 7 {
+			t.Errorf("%s: affinity %+v", component, spec.Affinity)
+		}
+		if spec.PriorityClassName != "high" || *spec.RuntimeClassName != "crun" || spec.SchedulerName != "other" || spec.ServiceAccountName != "pods" || *spec.AutomountServiceAccountToken {
+			t.Errorf("%s: %+v", component, spec)
+		}
+	}
+}
+
+// The spec's word on users counts more than the operator's setting.
+func TestWhoChoosesUsersOfPods(t *testing.T) {
+	for _, c := range []struct {
+		operator bool
+		spec     v1alpha1.PodSecurity
+		chosen   bool
+	}{
+		{false, "", true}, {true, "", false}, {false, v1alpha1.PodSecurityPlatform, false}, {true, v1alpha1.PodSecurityPlatform, false},
+		{false, v1alpha1.PodSecurityManaged, true}, {true, v1alpha1.PodSecurityManaged, true},
+	} {
+		pool := pools(t)["kvpool"]
+		pool.PlatformUsers = c.operator
+		for i, pod := range podsOf(t, Newest, pool, &v1alpha1.PodOptions{SecurityContext: c.spec}) {
+			if user := pod.Spec.SecurityContext.RunAsUser; (user != nil) != c.chosen || user != nil && *user != ManagedUser {
+				t.Errorf("%+v, %d: user %v", c, i, user)
+			}
+		}
+	}
+}
