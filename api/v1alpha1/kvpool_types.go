@@ -82,11 +82,26 @@ type KVPoolSpec struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
 	Version string `json:"version,omitempty"`
 
-	// Image of the data plane, in full, in place of version: of another registry, or by its digest. An edit upgrades the pool.
+	// Image of the data plane, in full, in place of version: [registry[:port]/]repository, with a tag, a digest, or both, such as
+	// registry.example.com/farpool/dataplane:v1.2.0@sha256:…. An image with a digest is that very one, whatever becomes of the tag. An edit upgrades the pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="image is [registry[:port]/]repository[:tag][@sha256:digest], with a digest of 64 hexadecimal digits"
 	Image string `json:"image,omitempty"`
+
+	// ImagePullPolicy of the pool's pods: IfNotPresent if it is left out. Always finds out at each start of a container whether a tag means another image by now;
+	// Never takes images that are on the Kubernetes node already. Pods of memory nodes that run keep their policy.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// ImagePullSecrets names Secrets of the pool's namespace with which the kubelet pulls the image. Pods of memory nodes that run keep theirs, so that an
+	// upgrade to an image that needs another one waits at the first memory node until its pod is made anew. The operator's settings, and not this field, say
+	// what sidecars pull with.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	ImagePullSecrets []ObjectName `json:"imagePullSecrets,omitempty"`
 
 	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
 	// +optional

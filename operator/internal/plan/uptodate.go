@@ -99,6 +99,9 @@ func (d *decision) compare(n *node) upToDate {
 	if !slices.Equal(has.Args, wants.Args) {
 		u.differences = append(u.differences, "it was started with "+onlyIn(has.Args, wants.Args)+" and the spec gives "+onlyIn(wants.Args, has.Args))
 	}
+	if wanted := wants.ImagePullPolicy; wanted != nil && has.ImagePullPolicy != "" && has.ImagePullPolicy != *wanted {
+		u.differences = append(u.differences, fmt.Sprintf("its pod pulls images by policy %s", has.ImagePullPolicy))
+	}
 	u.differences = append(u.differences, placedOtherwise(&n.pod.Spec, wanted.Spec)...)
 	return u
 }
@@ -131,6 +134,7 @@ func placedOtherwise(has *corev1.PodSpec, applied *corev1ac.PodSpecApplyConfigur
 		{!equality.Semantic.DeepEqual(has.RuntimeClassName, wants.RuntimeClassName), "its pod has another runtimeClassName"},
 		{cmp.Or(has.SchedulerName, corev1.DefaultSchedulerName) != cmp.Or(wants.SchedulerName, corev1.DefaultSchedulerName), "its pod was placed by another scheduler"},
 		{cmp.Or(has.ServiceAccountName, defaultServiceAccount) != cmp.Or(wants.ServiceAccountName, defaultServiceAccount), "its pod has another serviceAccountName"},
+		{!equality.Semantic.DeepEqual(has.ImagePullSecrets, wants.ImagePullSecrets), "its pod has other imagePullSecrets"},
 		{user(wants) != nil && !equality.Semantic.DeepEqual(user(has), user(wants)), "its pod runs as another user"},
 		{user(wants) == nil && user(has) != nil && *user(has) == render.ManagedUser, "its pod chooses its own user"},
 	} {

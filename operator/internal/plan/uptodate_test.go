@@ -225,10 +225,15 @@ func TestPlacedOtherwise(t *testing.T) {
 	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 7}}}}
 	for name, c := range map[string]struct {
 		made, wanted v1alpha1.PodOptions
+		spec         func(*v1alpha1.KVPoolSpec)
 		admitted     func(*corev1.PodSpec)
 		says         string // empty: it does not differ
 	}{
-		"the same": {},
+		"the same":          {},
+		"a pull secret":     {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }, says: "other imagePullSecrets"},
+		"a pull policy":     {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullPolicy = corev1.PullAlways }, says: "pulls images by policy IfNotPresent"},
+		"the usual policy":  {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullPolicy = corev1.PullIfNotPresent }},
+		"an unknown policy": {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullPolicy = corev1.PullAlways }, admitted: func(spec *corev1.PodSpec) { spec.Containers[0].ImagePullPolicy = "" }},
 		"what the API server adds": {admitted: func(spec *corev1.PodSpec) {
 			spec.SchedulerName, spec.ServiceAccountName, spec.PriorityClassName = "default-scheduler", "default", "of-the-cluster"
 		}},
@@ -264,6 +269,9 @@ func TestPlacedOtherwise(t *testing.T) {
 		}
 		delete(pod.Annotations, v1alpha1.AnnotationPodHash) // so that it is looked at in any case
 		s.Pool.Spec.Memory.Pools[0].Pod = &c.wanted
+		if c.spec != nil {
+			c.spec(&s.Pool.Spec)
+		}
 		got := nodeCondition4(t, s.decide(t), pod.Name)
 		if c.says == "" && got.Status != metav1.ConditionTrue || c.says != "" && (got.Reason != v1alpha1.ReasonPodDiffers || !strings.Contains(got.Message, c.says)) {
 			t.Errorf("%s: %s: %s", name, got.Reason, got.Message)

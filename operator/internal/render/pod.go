@@ -15,16 +15,21 @@ import (
 	"farpool.dev/farpool/api/v1alpha1"
 )
 
-// withOptions is a frozen template whose pods also get what the spec's PodOptions say. Pods of a spec that says nothing are the template's own.
+// withOptions is a frozen template whose pods also get what the spec says of pods and of how they pull images. Pods of a spec that says nothing are the
+// template's own.
 type withOptions struct{ Template }
 
 func (t withOptions) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error) {
 	options := memoryPool.Pod.OrNone()
 	pool.platformUsers(options)
 	pod, err := t.Template.MemoryPod(pool, memoryPool, node, nodeUID)
-	if err != nil || memoryPool.Pod == nil {
-		return pod, err
+	if err != nil {
+		return nil, err
 	}
+	if memoryPool.Pod == nil && !pool.pullsOtherwise() {
+		return pod, nil
+	}
+	pull(pod.Spec, pool.Spec)
 	if err := place(pool, pod.Spec, options, v1alpha1.ComponentMemoryNode); err != nil {
 		return nil, fmt.Errorf("memory node %s: %w", node, err)
 	}
@@ -45,15 +50,35 @@ func (t withOptions) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePo
 	options := computePool.Pod.OrNone()
 	pool.platformUsers(options)
 	deployment, err := t.Template.ComputeDeployment(pool, computePool)
-	if err != nil || computePool.Pod == nil {
-		return deployment, err
+	if err != nil {
+		return nil, err
 	}
 	template := deployment.Spec.Template
+	pull(template.Spec, pool.Spec)
 	if err := place(pool, template.Spec, options, v1alpha1.ComponentComputeShard); err != nil {
 		return nil, fmt.Errorf("compute pool %s: %w", computePool.Name, err)
 	}
 	template.Labels, template.Annotations = under(template.Labels, options.Labels), under(template.Annotations, options.Annotations)
 	return deployment, nil
+}
+
+// pullsOtherwise says whether the spec has a word on how images are pulled.
+func (p *Pool) pullsOtherwise() bool {
+	return p.Spec.ImagePullPolicy != "" || len(p.Spec.ImagePullSecrets) > 0
+}
+
+// pull writes into a pod how the kubelet pulls its images.
+func pull(spec *corev1ac.PodSpecApplyConfiguration, of v1alpha1.KVPoolSpec) {
+	if of.ImagePullPolicy != "" {
+		for _, containers := range [][]corev1ac.ContainerApplyConfiguration{spec.Containers, spec.InitContainers} {
+			for i := range containers {
+				containers[i].WithImagePullPolicy(of.ImagePullPolicy)
+			}
+		}
+	}
+	for _, name := range of.ImagePullSecrets {
+		spec.WithImagePullSecrets(corev1ac.LocalObjectReference().WithName(string(name)))
+	}
 }
 
 // platformUsers gives the spec's word on users and groups precedence over the operator's setting.

@@ -100,6 +100,36 @@ func TestWherePodsRun(t *testing.T) {
 	}
 }
 
+// Every container of a pod, whether it has other options or none, pulls its image as the spec says.
+func TestHowPodsPullImages(t *testing.T) {
+	for _, options := range []*v1alpha1.PodOptions{nil, {SchedulerName: "other"}} {
+		pool := pools(t)["kvpool-rich"] // its pods begin with a container that makes a directory
+		plain := podsOf(t, Newest, pool, options)
+		pool.Spec.ImagePullPolicy = corev1.PullAlways
+		pool.Spec.ImagePullSecrets = []v1alpha1.ObjectName{"one", "two"}
+		for i, pod := range podsOf(t, Newest, pool, options) {
+			containers := append(pod.Spec.Containers, pod.Spec.InitContainers...)
+			if len(containers) != 2 {
+				t.Fatalf("%d containers", len(containers))
+			}
+			for _, container := range containers {
+				if container.ImagePullPolicy != corev1.PullAlways {
+					t.Errorf("%d: %s pulls by %s", i, container.Name, container.ImagePullPolicy)
+				}
+			}
+			if secrets := pod.Spec.ImagePullSecrets; len(secrets) != 2 || secrets[0].Name != "one" || secrets[1].Name != "two" {
+				t.Errorf("%d: pulls with %v", i, secrets)
+			}
+			if was := plain[i].Spec; was.Containers[0].ImagePullPolicy != corev1.PullIfNotPresent || len(was.ImagePullSecrets) != 0 {
+				t.Errorf("%d: a spec that says nothing: %+v", i, was)
+			}
+			if hash := v1alpha1.AnnotationPodHash; i == 0 && pod.Annotations[hash] == plain[i].Annotations[hash] {
+				t.Error("the hash of a memory node's pod does not know how it pulls")
+			}
+		}
+	}
+}
+
 // The spec's word on users counts more than the operator's setting.
 func TestWhoChoosesUsersOfPods(t *testing.T) {
 	for _, c := range []struct {

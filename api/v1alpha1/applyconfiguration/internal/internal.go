@@ -262,6 +262,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: image
       type:
         scalar: string
+    - name: imagePullPolicy
+      type:
+        namedType: io.k8s.api.core.v1.PullPolicy
+    - name: imagePullSecrets
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+          elementRelationship: associative
     - name: index
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.IndexSpec
@@ -1398,6 +1407,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: weight
       type:
         scalar: numeric
+- name: io.k8s.api.core.v1.PullPolicy
+  scalar: string
 - name: io.k8s.api.core.v1.ResourceList
   map:
     elementType:

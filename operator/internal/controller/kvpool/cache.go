@@ -117,11 +117,13 @@ func slimPod(object any) (any, error) {
 		slim.Spec.Affinity, slim.Spec.TopologySpreadConstraints = pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints
 		slim.Spec.PriorityClassName, slim.Spec.RuntimeClassName = pod.Spec.PriorityClassName, pod.Spec.RuntimeClassName
 		slim.Spec.SchedulerName, slim.Spec.ServiceAccountName = pod.Spec.SchedulerName, pod.Spec.ServiceAccountName
+		slim.Spec.ImagePullSecrets = pod.Spec.ImagePullSecrets
 		if pod.Spec.SecurityContext != nil {
 			slim.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: pod.Spec.SecurityContext.RunAsUser}
 		}
 		for _, container := range pod.Spec.Containers {
-			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image, Args: container.Args, Resources: container.Resources})
+			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{
+				Name: container.Name, Image: container.Image, ImagePullPolicy: container.ImagePullPolicy, Args: container.Args, Resources: container.Resources})
 		}
 		return slim, nil
 	}

@@ -30,8 +30,8 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "cache-memory-0", UID: "uid", Labels: map[string]string{v1alpha1.LabelPool: "cache"}, Annotations: map[string]string{"note": "a"}, ManagedFields: managed},
 		Spec: corev1.PodSpec{NodeName: "worker", Volumes: []corev1.Volume{{Name: "tls"}}, Tolerations: []corev1.Toleration{{Key: "dedicated"}}, NodeSelector: map[string]string{"zone": "a"},
 			Affinity: &corev1.Affinity{}, TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1}}, PriorityClassName: "high", RuntimeClassName: ptr.To("crun"),
-			SchedulerName: "other", ServiceAccountName: "pods", SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(7)), RunAsGroup: ptr.To(int64(8))},
-			Containers: []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", Args: []string{"--name"}, Env: []corev1.EnvVar{{Name: "HOME"}}}}},
+			SchedulerName: "other", ServiceAccountName: "pods", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}, SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(7)), RunAsGroup: ptr.To(int64(8))},
+			Containers: []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", ImagePullPolicy: corev1.PullAlways, Args: []string{"--name"}, Env: []corev1.EnvVar{{Name: "HOME"}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
 	}
 	kept, err = slimPod(pod)
@@ -54,7 +54,7 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 		t.Errorf("%+v", slim.Spec)
 	}
 	if s := &slim.Spec; s.Affinity == nil || len(s.TopologySpreadConstraints) != 1 || s.PriorityClassName != "high" || *s.RuntimeClassName != "crun" || s.SchedulerName != "other" ||
-		s.ServiceAccountName != "pods" || *s.SecurityContext.RunAsUser != 7 || s.SecurityContext.RunAsGroup != nil {
+		s.ServiceAccountName != "pods" || len(s.ImagePullSecrets) != 1 || s.Containers[0].ImagePullPolicy != corev1.PullAlways || *s.SecurityContext.RunAsUser != 7 || s.SecurityContext.RunAsGroup != nil {
 		t.Errorf("%+v", s)
 	}
 	if slim.Spec.Containers[0].Env != nil || slim.Spec.Volumes != nil {

@@ -120,7 +120,9 @@ func edits() map[string]anEdit {
 	}
 	list := map[string]anEdit{
 		"version":                       {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Version = "v2" }},
-		"image":                         {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Image = "farpool/dataplane@sha256:1" }},
+		"image":                         {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Image = "farpool/dataplane@sha256:" + strings.Repeat("1", 64) }},
+		"imagePullPolicy":               {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullPolicy = corev1.PullAlways }},
+		"imagePullSecrets[]":            {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }},
 		"dataPolicy":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.DataPolicy = v1alpha1.DataPolicyStore }},
 		"management":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Management = v1alpha1.ManagementPaused }},
 		"index.protocol":                {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.Protocol = v1alpha1.ProtocolRACE }},
@@ -252,6 +254,7 @@ func wholes() map[string][]anEdit {
 		"memory.pools[]": both(refused, func(s *spec) {
 			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Memory: resource.MustParse("256Mi")})
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
+		"imagePullSecrets[]": both(kept, func(s *spec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }, func(s *spec) { s.ImagePullSecrets = nil }),
 		"memory.pools[].capacity": both(elsewhere, memory(func(p *v1alpha1.MemoryPool) { p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2} }),
 			memory(func(p *v1alpha1.MemoryPool) { p.Capacity = nil })),
 		"memory.pools[].resources": both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Resources = processors }), memory(func(p *v1alpha1.MemoryPool) { p.Resources = nil })),
@@ -427,7 +430,8 @@ func tryEdit(path string, edit anEdit) {
 		if edit.class != kept && edit.class != amended {
 			Expect(is.memoryPod).To(Equal(was.memoryPod), "%s: template %d", path, version)
 		}
-		Expect(is.compute != was.compute).To(Equal(edit.class == rolls), "%s: template %d: compute shards", path, version)
+		pulls := strings.HasPrefix(path, "imagePull")
+		Expect(is.compute != was.compute).To(Equal(edit.class == rolls || pulls), "%s: template %d: compute shards", path, version)
 	}
 	Expect(k8s.Delete(w.ctx, w.pool)).To(Succeed())
 }

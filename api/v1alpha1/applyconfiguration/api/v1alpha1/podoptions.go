@@ -13,7 +13,7 @@ import (
 // with apply.
 //
 // PodOptions are what a pool's spec says of the pods of one memory pool or compute pool, beside what the operator gives them. Pods of compute shards are
-// replaced when it changes. Memory nodes keep their pods: those that run get labels, annotations and tolerations that are added, and everything else reaches
+// replaced when it changes. Memory nodes keep their pods: pods that run get labels, annotations and tolerations that are added, and everything else reaches
 // the pods that are made later.
 type PodOptionsApplyConfiguration struct {
 	// Labels of the pods, beside the operator's own. Memory nodes that run get labels that are added or changed, and keep labels that are removed.
