@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.template.image`,priority=1
 // +kubebuilder:printcolumn:name="Sidecars",type=integer,JSONPath=`.status.sidecars.count`,priority=1
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
+// +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-nodes')",message="a pool's name does not end with -nodes: pool demo has a Service demo-nodes; choose another name"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
 type KVPool struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -127,6 +128,10 @@ type KVPoolSpec struct {
 	// Compute shards, which speak the Redis protocol. A pool without compute shards holds memory that no application reaches, and is not Available.
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
+
+	// Service by which applications reach the pool; one of type ClusterIP if it is left out.
+	// +optional
+	Service *ServiceSpec `json:"service,omitempty"`
 
 	// Resize says how the number of memory nodes changes.
 	// +optional

@@ -118,6 +118,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ScaleStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):
 		return &apiv1alpha1.SecuritySpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ServiceSpec"):
+		return &apiv1alpha1.ServiceSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMap"):
 		return &apiv1alpha1.ShardMapApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMapNode"):

@@ -383,13 +383,7 @@ func KeptSecret(pool Pool, name string, data map[string][]byte, resourceVersion 
 // Services are two: applications connect to one, and compute shards find memory nodes by the other.
 func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 	return []*corev1ac.ServiceApplyConfiguration{
-		corev1ac.Service(pool.ServiceName(), pool.Namespace).
-			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
-			WithSpec(corev1ac.ServiceSpec().
-				WithType(corev1.ServiceTypeClusterIP).
-				WithSelector(pool.selector(v1alpha1.ComponentComputeShard)).
-				WithPorts(corev1ac.ServicePort().WithName("resp").WithProtocol(corev1.ProtocolTCP).
-					WithPort(PortRESP).WithTargetPort(intstr.FromString("resp")))),
+		applicationService(pool),
 		corev1ac.Service(pool.NodesServiceName(), pool.Namespace).
 			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
 			WithSpec(corev1ac.ServiceSpec().
@@ -401,6 +395,42 @@ func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 				WithPorts(corev1ac.ServicePort().WithName("session").WithProtocol(corev1.ProtocolTCP).
 					WithPort(PortSession).WithTargetPort(intstr.FromString("session")))),
 	}
+}
+
+// applicationService is the Service that applications connect to, as the spec wants it.
+func applicationService(pool Pool) *corev1ac.ServiceApplyConfiguration {
+	port := corev1ac.ServicePort().WithName("resp").WithProtocol(corev1.ProtocolTCP).WithPort(PortRESP).WithTargetPort(intstr.FromString("resp"))
+	spec := corev1ac.ServiceSpec().
+		WithType(corev1.ServiceTypeClusterIP).
+		WithSelector(pool.selector(v1alpha1.ComponentComputeShard)).
+		WithPorts(port)
+	service := corev1ac.Service(pool.ServiceName(), pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(spec)
+	wanted := pool.Spec.Service
+	if wanted == nil {
+		return service
+	}
+	service.Labels = under(service.Labels, wanted.Labels)
+	service.WithAnnotations(wanted.Annotations)
+	spec.WithType(cmp.Or(wanted.Type, corev1.ServiceTypeClusterIP))
+	if wanted.NodePort != nil {
+		spec.Ports[0].WithNodePort(*wanted.NodePort)
+	}
+	if wanted.LoadBalancerClass != "" {
+		spec.WithLoadBalancerClass(wanted.LoadBalancerClass)
+	}
+	for _, sources := range wanted.LoadBalancerSourceRanges {
+		spec.WithLoadBalancerSourceRanges(string(sources))
+	}
+	if wanted.ExternalTrafficPolicy != "" {
+		spec.WithExternalTrafficPolicy(wanted.ExternalTrafficPolicy)
+	}
+	if wanted.TrafficDistribution != "" {
+		spec.WithTrafficDistribution(wanted.TrafficDistribution)
+	}
+	if wanted.IPFamilyPolicy != "" {
+		spec.WithIPFamilyPolicy(wanted.IPFamilyPolicy)
+	}
+	return service
 }
 
 // DisruptionBudgets keep drains of Kubernetes nodes from removing more than the pool can bear: in a Store no memory node at all, because its data would be lost;

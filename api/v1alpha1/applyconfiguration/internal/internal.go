@@ -306,6 +306,9 @@ var schemaYAML = typed.YAMLObject(`types:
       default:
         password: Generated
         respTLS: Disabled
+    - name: service
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ServiceSpec
     - name: sidecars
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.SidecarsSpec
@@ -1036,6 +1039,44 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Switch
       default: Disabled
+- name: dev.farpool.farpool.api.v1alpha1.ServiceSpec
+  map:
+    fields:
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: externalTrafficPolicy
+      type:
+        namedType: io.k8s.api.core.v1.ServiceExternalTrafficPolicy
+    - name: ipFamilyPolicy
+      type:
+        namedType: io.k8s.api.core.v1.IPFamilyPolicy
+    - name: labels
+      type:
+        map:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.LabelValue
+    - name: loadBalancerClass
+      type:
+        scalar: string
+    - name: loadBalancerSourceRanges
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.SourceRange
+          elementRelationship: associative
+    - name: nodePort
+      type:
+        scalar: numeric
+    - name: trafficDistribution
+      type:
+        scalar: string
+    - name: type
+      type:
+        namedType: io.k8s.api.core.v1.ServiceType
+      default: ClusterIP
 - name: dev.farpool.farpool.api.v1alpha1.ShardMap
   map:
     fields:
@@ -1235,6 +1276,8 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+- name: dev.farpool.farpool.api.v1alpha1.SourceRange
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Switch
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.TemplateStatus
@@ -1281,6 +1324,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: podAntiAffinity
       type:
         namedType: io.k8s.api.core.v1.PodAntiAffinity
+- name: io.k8s.api.core.v1.IPFamilyPolicy
+  scalar: string
 - name: io.k8s.api.core.v1.NodeAffinity
   map:
     fields:
@@ -1413,6 +1458,10 @@ var schemaYAML = typed.YAMLObject(`types:
   map:
     elementType:
       namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: io.k8s.api.core.v1.ServiceExternalTrafficPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.ServiceType
+  scalar: string
 - name: io.k8s.api.core.v1.TaintEffect
   scalar: string
 - name: io.k8s.api.core.v1.TolerationOperator

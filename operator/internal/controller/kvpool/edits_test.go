@@ -110,6 +110,9 @@ func edits() map[string]anEdit {
 	compute := func(change func(*v1alpha1.ComputePool)) func(*v1alpha1.KVPoolSpec) {
 		return func(spec *v1alpha1.KVPoolSpec) { change(&spec.Compute.Pools[0]) }
 	}
+	service := func(wanted v1alpha1.ServiceSpec) func(*v1alpha1.KVPoolSpec) {
+		return func(spec *v1alpha1.KVPoolSpec) { spec.Service = &wanted }
+	}
 	limits := func(change func(*v1alpha1.LimitsSpec)) func(*v1alpha1.KVPoolSpec) {
 		return func(spec *v1alpha1.KVPoolSpec) {
 			if spec.Limits == nil {
@@ -119,36 +122,45 @@ func edits() map[string]anEdit {
 		}
 	}
 	list := map[string]anEdit{
-		"version":                       {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Version = "v2" }},
-		"image":                         {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Image = "farpool/dataplane@sha256:" + strings.Repeat("1", 64) }},
-		"imagePullPolicy":               {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullPolicy = corev1.PullAlways }},
-		"imagePullSecrets[]":            {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }},
-		"dataPolicy":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.DataPolicy = v1alpha1.DataPolicyStore }},
-		"management":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Management = v1alpha1.ManagementPaused }},
-		"index.protocol":                {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.Protocol = v1alpha1.ProtocolRACE }},
-		"index.rcuckoo.entryBytes":      {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntryBytes = 32 }},
-		"index.rcuckoo.entriesPerRow":   {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntriesPerRow = 4 }},
-		"index.rcuckoo.rowsPerLock":     {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.RowsPerLock = 8 }},
-		"index.rcuckoo.tablePercent":    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.TablePercent = 40 }},
-		"index.race.tablePercent":       {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.TablePercent = 40 }},
-		"index.race.tables":             {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
-		"index.race.leastTables":        {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
-		"index.outback.tablePercent":    {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
-		"memory.pools[].name":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
-		"memory.pools[].workers":        {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
-		"memory.pools[].replicas":       {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
-		"memory.pools[].memory":         {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
-		"memory.pools[].hugePages":      {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
-		"memory.pools[].numaAlignment":  {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.NUMAAlignment = v1alpha1.NUMAAlignmentNone })},
-		"compute.pools[].name":          {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Name = "other" })},
-		"compute.pools[].replicas":      {elsewhere, nil, compute(func(p *v1alpha1.ComputePool) { p.Replicas = 3 })},
-		"compute.pools[].workers":       {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Workers = 2 })},
-		"resize.approval":               {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired} }},
-		"resize.evacuation":             {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled} }},
-		"network.transport":             {refused, nil, overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}})},
-		"network.trafficClass":          {refused, dra, func(s *v1alpha1.KVPoolSpec) { s.Network.TrafficClass = ptr.To(int32(8)) }},
-		"network.sharedMemory.hostPath": {refused, withSharedMemory, func(s *v1alpha1.KVPoolSpec) { s.Network.SharedMemory.HostPath = "/run/other" }},
-		"network.attachment.type":       {refused, dra, host},
+		"version":                            {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Version = "v2" }},
+		"image":                              {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Image = "farpool/dataplane@sha256:" + strings.Repeat("1", 64) }},
+		"imagePullPolicy":                    {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullPolicy = corev1.PullAlways }},
+		"imagePullSecrets[]":                 {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }},
+		"dataPolicy":                         {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.DataPolicy = v1alpha1.DataPolicyStore }},
+		"management":                         {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Management = v1alpha1.ManagementPaused }},
+		"index.protocol":                     {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.Protocol = v1alpha1.ProtocolRACE }},
+		"index.rcuckoo.entryBytes":           {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntryBytes = 32 }},
+		"index.rcuckoo.entriesPerRow":        {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntriesPerRow = 4 }},
+		"index.rcuckoo.rowsPerLock":          {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.RowsPerLock = 8 }},
+		"index.rcuckoo.tablePercent":         {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.TablePercent = 40 }},
+		"index.race.tablePercent":            {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.TablePercent = 40 }},
+		"index.race.tables":                  {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
+		"index.race.leastTables":             {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
+		"index.outback.tablePercent":         {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
+		"memory.pools[].name":                {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
+		"memory.pools[].workers":             {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
+		"memory.pools[].replicas":            {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
+		"memory.pools[].memory":              {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
+		"memory.pools[].hugePages":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
+		"memory.pools[].numaAlignment":       {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.NUMAAlignment = v1alpha1.NUMAAlignmentNone })},
+		"compute.pools[].name":               {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Name = "other" })},
+		"compute.pools[].replicas":           {elsewhere, nil, compute(func(p *v1alpha1.ComputePool) { p.Replicas = 3 })},
+		"compute.pools[].workers":            {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Workers = 2 })},
+		"service.type":                       {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort})},
+		"service.labels":                     {elsewhere, nil, service(v1alpha1.ServiceSpec{Labels: map[string]v1alpha1.LabelValue{"a": "b"}})},
+		"service.annotations":                {elsewhere, nil, service(v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}})},
+		"service.nodePort":                   {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort, NodePort: ptr.To(int32(30000))})},
+		"service.loadBalancerClass":          {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: "a/b"})},
+		"service.loadBalancerSourceRanges[]": {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []v1alpha1.SourceRange{"10.0.0.0/8"}})},
+		"service.externalTrafficPolicy":      {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal})},
+		"service.trafficDistribution":        {elsewhere, nil, service(v1alpha1.ServiceSpec{TrafficDistribution: corev1.ServiceTrafficDistributionPreferClose})},
+		"service.ipFamilyPolicy":             {elsewhere, nil, service(v1alpha1.ServiceSpec{IPFamilyPolicy: corev1.IPFamilyPolicyPreferDualStack})},
+		"resize.approval":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired} }},
+		"resize.evacuation":                  {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled} }},
+		"network.transport":                  {refused, nil, overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}})},
+		"network.trafficClass":               {refused, dra, func(s *v1alpha1.KVPoolSpec) { s.Network.TrafficClass = ptr.To(int32(8)) }},
+		"network.sharedMemory.hostPath":      {refused, withSharedMemory, func(s *v1alpha1.KVPoolSpec) { s.Network.SharedMemory.HostPath = "/run/other" }},
+		"network.attachment.type":            {refused, dra, host},
 		"locks.placement": {refused, dra, func(s *v1alpha1.KVPoolSpec) {
 			s.Locks = &v1alpha1.LocksSpec{Placement: v1alpha1.LocksInDeviceMemoryPreferred}
 		}},
@@ -254,6 +266,12 @@ func wholes() map[string][]anEdit {
 		"memory.pools[]": both(refused, func(s *spec) {
 			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Memory: resource.MustParse("256Mi")})
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
+		"service":             both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = nil }),
+		"service.labels":      both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Labels: map[string]v1alpha1.LabelValue{"a": "b"}} }, func(s *spec) { s.Service = nil }),
+		"service.annotations": both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{} }),
+		"service.loadBalancerSourceRanges[]": both(elsewhere, func(s *spec) {
+			s.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []v1alpha1.SourceRange{"10.0.0.0/8"}}
+		}, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer} }),
 		"imagePullSecrets[]": both(kept, func(s *spec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }, func(s *spec) { s.ImagePullSecrets = nil }),
 		"memory.pools[].capacity": both(elsewhere, memory(func(p *v1alpha1.MemoryPool) { p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2} }),
 			memory(func(p *v1alpha1.MemoryPool) { p.Capacity = nil })),

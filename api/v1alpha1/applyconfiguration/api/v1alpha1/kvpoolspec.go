@@ -37,6 +37,8 @@ type KVPoolSpecApplyConfiguration struct {
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
 	// Compute shards, which speak the Redis protocol. A pool without compute shards holds memory that no application reaches, and is not Available.
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
+	// Service by which applications reach the pool; one of type ClusterIP if it is left out.
+	Service *ServiceSpecApplyConfiguration `json:"service,omitempty"`
 	// Resize says how the number of memory nodes changes.
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// Network between clients and memory nodes.
@@ -133,6 +135,14 @@ func (b *KVPoolSpecApplyConfiguration) WithMemory(value *MemorySpecApplyConfigur
 // If called multiple times, the Compute field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithCompute(value *ComputeSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
 	b.Compute = value
+	return b
+}
+
+// WithService sets the Service field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Service field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithService(value *ServiceSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
+	b.Service = value
 	return b
 }
 
