@@ -25,6 +25,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-nodes')",message="a pool's name does not end with -nodes: pool demo has a Service demo-nodes; choose another name"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.passwordSecret) || self.spec.security.passwordSecret.name != self.metadata.name + '-password'",message="spec.security.passwordSecret names the Secret that the operator makes and deletes for password Generated: keep your own under another name"
 type KVPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -714,13 +715,15 @@ func (a *AttachmentSpec) NetworkName() string {
 }
 
 // PasswordMode says whether applications must authenticate.
-// +kubebuilder:validation:Enum=Generated;None
+// +kubebuilder:validation:Enum=Generated;Secret;None
 type PasswordMode string
 
 const (
 	// PasswordGenerated makes the operator generate a password in Secret <pool>-password.
 	PasswordGenerated PasswordMode = "Generated"
-	PasswordNone      PasswordMode = "None"
+	// PasswordSecret takes the password from a Secret that people keep.
+	PasswordSecret PasswordMode = "Secret"
+	PasswordNone   PasswordMode = "None"
 )
 
 // Switch is a boolean that reads well.
@@ -733,17 +736,38 @@ const (
 )
 
 // SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
+// +kubebuilder:validation:XValidation:rule="has(self.passwordSecret) == (self.password == 'Secret')",message="security.passwordSecret must be set exactly when security.password is Secret"
 type SecuritySpec struct {
-	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password.
+	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password; Secret takes it from passwordSecret; None asks for
+	// none. Compute shards read it again when it changes.
 	// +optional
 	// +kubebuilder:default=Generated
 	Password PasswordMode `json:"password,omitempty"`
+
+	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists.
+	// +optional
+	PasswordSecret *SecretKey `json:"passwordSecret,omitempty"`
 
 	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
 	// (ca.crt in Secret <pool>-resp-tls).
 	// +optional
 	// +kubebuilder:default=Disabled
 	RESPTLS Switch `json:"respTLS,omitempty"`
+}
+
+// SecretKey names a key of a Secret in the pool's namespace.
+type SecretKey struct {
+	// Name of the Secret.
+	// +required
+	Name ObjectName `json:"name"`
+
+	// Key in it whose value counts, without a line end after it.
+	// +optional
+	// +kubebuilder:default=password
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=248
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
+	Key string `json:"key,omitempty"`
 }
 
 // SidecarsSpec says who may have sidecars.

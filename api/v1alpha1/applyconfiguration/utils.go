@@ -116,6 +116,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ScaleStatus"):
 		return &apiv1alpha1.ScaleStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SecretKey"):
+		return &apiv1alpha1.SecretKeyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):
 		return &apiv1alpha1.SecuritySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ServiceSpec"):

@@ -3,6 +3,7 @@
 package render
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -126,6 +127,34 @@ func TestHowPodsPullImages(t *testing.T) {
 			if hash := v1alpha1.AnnotationPodHash; i == 0 && pod.Annotations[hash] == plain[i].Annotations[hash] {
 				t.Error("the hash of a memory node's pod does not know how it pulls")
 			}
+		}
+	}
+}
+
+// Compute shards mount the Secret that has the password.
+func TestWhereThePasswordIs(t *testing.T) {
+	own := &v1alpha1.SecretKey{Name: "mine", Key: "redis"}
+	for name, c := range map[string]struct {
+		security     v1alpha1.SecuritySpec
+		secret, file string // empty: there is none
+	}{
+		"generated":   {v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated}, "demo-password", "/etc/farpool/password/password"},
+		"their own":   {v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: own}, "mine", "/etc/farpool/password/redis"},
+		"without key": {v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "mine"}}, "mine", "/etc/farpool/password/password"},
+		"none":        {v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone}, "", ""},
+		"no name":     {v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret}, "", ""},
+	} {
+		pool := pools(t)["kvpool"]
+		pool.Name, pool.Spec.Security = "demo", c.security
+		mounted := ""
+		for _, volume := range podsOf(t, Newest, pool, nil)[1].Spec.Volumes {
+			if volume.Name == "password" {
+				mounted = volume.Secret.SecretName
+			}
+		}
+		config := (template4{}).ComputeConfig(pool, pool.Spec.Compute.Pools[0])
+		if mounted != c.secret || strings.Contains(config, "password-file") != (c.file != "") || !strings.Contains(config, c.file) {
+			t.Errorf("%s: Secret %q, %s", name, mounted, config)
 		}
 	}
 }

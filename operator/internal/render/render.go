@@ -78,6 +78,17 @@ func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
 func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
 
+// password returns the Secret and the key that compute shards read the password from; empty: there is none.
+func (p Pool) password() (secret, key string) {
+	switch security := &p.Spec.Security; {
+	case security.Password == v1alpha1.PasswordGenerated:
+		return p.PasswordSecretName(), KeyPassword
+	case security.Password == v1alpha1.PasswordSecret && security.PasswordSecret != nil:
+		return string(security.PasswordSecret.Name), cmp.Or(security.PasswordSecret.Key, KeyPassword)
+	}
+	return "", ""
+}
+
 // CASecretName and PoolSecretName lie in SecretNamespace, beside those of other pools of the same name.
 func (p Pool) CASecretName() string   { return KeptSecretNames(p.Name, p.UID)[0] }
 func (p Pool) PoolSecretName() string { return KeptSecretNames(p.Name, p.UID)[1] }

@@ -108,8 +108,8 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 	file.text("map-cache", stateDirectory+"/map-cache")
 	file.text("listen", fmt.Sprintf("0.0.0.0:%d", PortRESP))
 	file.number("threads", int64(computePool.Workers))
-	if pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
-		file.text("password-file", passwordPath+"/"+KeyPassword)
+	if secret, key := pool.password(); secret != "" {
+		file.text("password-file", passwordPath+"/"+key)
 	}
 	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
 		file.text("resp-tls-cert", respTLSDirectory+"/tls.crt")
@@ -209,8 +209,8 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 		corev1ac.Volume().WithName(stateVolume).WithEmptyDir(corev1ac.EmptyDirVolumeSource().
 			WithSizeLimit(*resource.NewQuantity(16*mebibyte, resource.BinarySI))),
 	}
-	if pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
-		volumes = append(volumes, secretVolume("password", pool.PasswordSecretName()))
+	if secret, _ := pool.password(); secret != "" {
+		volumes = append(volumes, secretVolume("password", secret))
 		container.WithVolumeMounts(mount("password", passwordPath, true))
 	}
 	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {

@@ -1028,6 +1028,16 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: selector
       type:
         scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.SecretKey
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+      default: password
+    - name: name
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
 - name: dev.farpool.farpool.api.v1alpha1.SecuritySpec
   map:
     fields:
@@ -1035,6 +1045,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.PasswordMode
       default: Generated
+    - name: passwordSecret
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SecretKey
     - name: respTLS
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Switch

@@ -69,6 +69,10 @@ func withOutback(spec *v1alpha1.KVPoolSpec) {
 	spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: &v1alpha1.OutbackSpec{TablePercent: 25}}
 }
 
+func withPasswordSecret(spec *v1alpha1.KVPoolSpec) {
+	spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "mine"}}
+}
+
 func withSidecars(spec *v1alpha1.KVPoolSpec) {
 	spec.Sidecars = &v1alpha1.SidecarsSpec{Namespaces: []v1alpha1.SidecarNamespace{{Name: "shop", MaxSidecars: 4}}}
 }
@@ -167,6 +171,8 @@ func edits() map[string]anEdit {
 		"sidecars.namespaces[].name":        {elsewhere, withSidecars, func(s *v1alpha1.KVPoolSpec) { s.Sidecars.Namespaces[0].Name = "web" }},
 		"sidecars.namespaces[].maxSidecars": {elsewhere, withSidecars, func(s *v1alpha1.KVPoolSpec) { s.Sidecars.Namespaces[0].MaxSidecars = 7 }},
 		"security.password":                 {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.Password = v1alpha1.PasswordNone }},
+		"security.passwordSecret.name":      {rolls, withPasswordSecret, func(s *v1alpha1.KVPoolSpec) { s.Security.PasswordSecret.Name = "other" }},
+		"security.passwordSecret.key":       {rolls, withPasswordSecret, func(s *v1alpha1.KVPoolSpec) { s.Security.PasswordSecret.Key = "other" }},
 		"security.respTLS":                  {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.RESPTLS = v1alpha1.Enabled }},
 		"limits.maxConnections":             {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
 		"limits.maxPipeline":                {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
@@ -266,9 +272,10 @@ func wholes() map[string][]anEdit {
 		"memory.pools[]": both(refused, func(s *spec) {
 			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Memory: resource.MustParse("256Mi")})
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
-		"service":             both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = nil }),
-		"service.labels":      both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Labels: map[string]v1alpha1.LabelValue{"a": "b"}} }, func(s *spec) { s.Service = nil }),
-		"service.annotations": both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{} }),
+		"security.passwordSecret": both(rolls, withPasswordSecret, func(s *spec) { s.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone} }),
+		"service":                 both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = nil }),
+		"service.labels":          both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Labels: map[string]v1alpha1.LabelValue{"a": "b"}} }, func(s *spec) { s.Service = nil }),
+		"service.annotations":     both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{} }),
 		"service.loadBalancerSourceRanges[]": both(elsewhere, func(s *spec) {
 			s.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []v1alpha1.SourceRange{"10.0.0.0/8"}}
 		}, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer} }),

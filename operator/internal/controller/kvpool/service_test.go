@@ -44,7 +44,9 @@ var _ = Describe("The Service of a KVPool", func() {
 			g.Expect(service.Spec.ExternalTrafficPolicy).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
 			g.Expect(*service.Spec.TrafficDistribution).To(Equal(corev1.ServiceTrafficDistributionPreferClose))
 		})
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort} })).To(Succeed())
+		Expect(w.change(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort}
+		})).To(Succeed())
 		looks(func(g Gomega) {
 			g.Expect(service.Spec.Type).To(Equal(corev1.ServiceTypeNodePort))
 			g.Expect(service.Spec.Ports[0].NodePort).NotTo(BeZero())
