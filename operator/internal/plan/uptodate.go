@@ -331,7 +331,7 @@ func (d *decision) nodeUpToDate(n *node) metav1.Condition {
 	const kind = v1alpha1.ConditionUpToDate
 	u := d.compare(n)
 	switch {
-	case d.behind(n) && (d.inMap(n.name) || d.upgrade.pending):
+	case d.behind(n):
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonUpgrading, "it has image %s, and gets %s in its turn", n.object.Spec.Image, d.pool.Image)
 	case imageInPod(n.pod) != "" && (imageInPod(n.pod) != n.object.Spec.Image || n.replaced()):
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonUpgrading, "it restarts with image %s", n.object.Spec.Image)

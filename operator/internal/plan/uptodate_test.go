@@ -298,6 +298,22 @@ func TestAnnotationsOfTheSpec(t *testing.T) {
 	}
 }
 
+// A pod that is as its spec says stays so with another image; one that differs goes on to differ.
+func TestHashOfARestartedPod(t *testing.T) {
+	for hash, want := range map[string]string{
+		"had":   `{"metadata":{"annotations":{"farpool.dev/pod-hash":"has","farpool.dev/replaces":null},"resourceVersion":"7"},"spec":{"containers":[{"image":"new","name":"memory-node"}]}}`,
+		"other": `{"metadata":{"annotations":{"farpool.dev/replaces":null},"resourceVersion":"7"},"spec":{"containers":[{"image":"new","name":"memory-node"}]}}`,
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{v1alpha1.AnnotationPodHash: hash}}}
+		pod.Spec.Containers = []corev1.Container{{Name: "memory-node", Image: "old"}}
+		var u upToDate
+		u.restart(&node{pod: pod, object: &v1alpha1.MemoryNode{Spec: v1alpha1.MemoryNodeSpec{Image: "new"}}}, "had", "has")
+		if len(u.amendments) != 1 || string(u.amendments[0].Patch) != want {
+			t.Errorf("%s: %s, want %s", hash, u.amendments[0].Patch, want)
+		}
+	}
+}
+
 // What the kubelet says of a resize is shown until it is done.
 func TestResizeThatWaits(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyStore)
