@@ -33,7 +33,7 @@ var _ = Describe("A Kubernetes node that is drained", Label("long"), func() {
 		drained, other := workers.Items[0].Name, workers.Items[1].Name
 		// Compute shards are on the other one: who is connected to a shard that is evicted notices, whatever becomes of memory nodes.
 		p := apply(ctx, namespace(ctx, "drain"), strings.Replace(small("evicted", 2, 2, "  dataPolicy: Store\n  index: "+index),
-			"{name: shards, replicas: 2}", "{name: shards, replicas: 2, nodeSelector: {kubernetes.io/hostname: "+other+"}}", 1))
+			"{name: shards, replicas: 2}", "{name: shards, replicas: 2, pod: {nodeSelector: {kubernetes.io/hostname: "+other+"}}}", 1))
 		p.ready(ctx)
 		var leaves, stays corev1.Pod
 		for _, pod := range p.memoryNodes(ctx) {

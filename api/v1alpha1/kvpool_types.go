@@ -23,7 +23,9 @@ import (
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.template.image`,priority=1
 // +kubebuilder:printcolumn:name="Sidecars",type=integer,JSONPath=`.status.sidecars.count`,priority=1
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
+// +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-nodes')",message="a pool's name does not end with -nodes: pool demo has a Service demo-nodes; choose another name"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.passwordSecret) || self.spec.security.passwordSecret.name != self.metadata.name + '-password'",message="spec.security.passwordSecret names the Secret that the operator makes and deletes for password Generated: keep your own under another name"
 type KVPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -83,11 +85,26 @@ type KVPoolSpec struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
 	Version string `json:"version,omitempty"`
 
-	// Image of the data plane, in full, in place of version: of another registry, or by its digest. An edit upgrades the pool.
+	// Image of the data plane, in full, in place of version: [registry[:port]/]repository, with a tag, a digest, or both, such as
+	// registry.example.com/farpool/dataplane:v1.2.0@sha256:…. An image with a digest is that very one, whatever becomes of the tag. An edit upgrades the pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="image is [registry[:port]/]repository[:tag][@sha256:digest], with a digest of 64 hexadecimal digits"
 	Image string `json:"image,omitempty"`
+
+	// ImagePullPolicy of the pool's pods: IfNotPresent if it is left out. Always finds out at each start of a container whether a tag means another image by now;
+	// Never takes images that are on the Kubernetes node already. Pods of memory nodes that run keep their policy.
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// ImagePullSecrets names Secrets of the pool's namespace with which the kubelet pulls the image. Pods of memory nodes that run keep theirs, so that an
+	// upgrade to an image that needs another one waits at the first memory node until its pod is made anew. The operator's settings, and not this field, say
+	// what sidecars pull with.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	ImagePullSecrets []ObjectName `json:"imagePullSecrets,omitempty"`
 
 	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
 	// +optional
@@ -113,6 +130,10 @@ type KVPoolSpec struct {
 	// Compute shards, which speak the Redis protocol. A pool without compute shards holds memory that no application reaches, and is not Available.
 	// +optional
 	Compute *ComputeSpec `json:"compute,omitempty"`
+
+	// Service by which applications reach the pool; one of type ClusterIP if it is left out.
+	// +optional
+	Service *ServiceSpec `json:"service,omitempty"`
 
 	// Resize says how the number of memory nodes changes.
 	// +optional
@@ -419,16 +440,9 @@ type MemoryPool struct {
 	// +optional
 	NUMAAlignment NUMAAlignment `json:"numaAlignment,omitempty"`
 
-	// NodeSelector of the pods. A change moves only pods that have not found a place yet.
+	// Pod says more of the pods: where they may run, and what they carry.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-
-	// Tolerations of the pods.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	Tolerations []Toleration `json:"tolerations,omitempty"`
+	Pod *PodOptions `json:"pod,omitempty"`
 
 	// Resources of the process itself; the memory it lends is added to request and limit. If neither has cpu, its pod requests 100m, or 500m for
 	// each worker in an Outback pool. Memory nodes of Outback execute all operations, at 1 to 2 microseconds of a processor each: request what the
@@ -506,16 +520,9 @@ type ComputePool struct {
 	// +kubebuilder:validation:Maximum=64
 	Workers int32 `json:"workers,omitempty"`
 
-	// NodeSelector of the pods.
+	// Pod says more of the pods: where they may run, and what they carry.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-
-	// Tolerations of the pods.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	Tolerations []Toleration `json:"tolerations,omitempty"`
+	Pod *PodOptions `json:"pod,omitempty"`
 
 	// Resources of the pods.
 	// +optional
@@ -749,13 +756,15 @@ func (a *AttachmentSpec) NetworkName() string {
 }
 
 // PasswordMode says whether applications must authenticate.
-// +kubebuilder:validation:Enum=Generated;None
+// +kubebuilder:validation:Enum=Generated;Secret;None
 type PasswordMode string
 
 const (
 	// PasswordGenerated makes the operator generate a password in Secret <pool>-password.
 	PasswordGenerated PasswordMode = "Generated"
-	PasswordNone      PasswordMode = "None"
+	// PasswordSecret takes the password from a Secret that people keep.
+	PasswordSecret PasswordMode = "Secret"
+	PasswordNone   PasswordMode = "None"
 )
 
 // Switch is a boolean that reads well.
@@ -768,17 +777,38 @@ const (
 )
 
 // SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
+// +kubebuilder:validation:XValidation:rule="has(self.passwordSecret) == (self.password == 'Secret')",message="security.passwordSecret must be set exactly when security.password is Secret"
 type SecuritySpec struct {
-	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password.
+	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password; Secret takes it from passwordSecret; None asks for
+	// none. Compute shards read it again when it changes.
 	// +optional
 	// +kubebuilder:default=Generated
 	Password PasswordMode `json:"password,omitempty"`
+
+	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists.
+	// +optional
+	PasswordSecret *SecretKey `json:"passwordSecret,omitempty"`
 
 	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
 	// (ca.crt in Secret <pool>-resp-tls).
 	// +optional
 	// +kubebuilder:default=Disabled
 	RESPTLS Switch `json:"respTLS,omitempty"`
+}
+
+// SecretKey names a key of a Secret in the pool's namespace.
+type SecretKey struct {
+	// Name of the Secret.
+	// +required
+	Name ObjectName `json:"name"`
+
+	// Key in it whose value counts, without a line end after it.
+	// +optional
+	// +kubebuilder:default=password
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=248
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
+	Key string `json:"key,omitempty"`
 }
 
 // SidecarsSpec says who may have sidecars.

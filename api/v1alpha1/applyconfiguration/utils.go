@@ -76,6 +76,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.OutbackGeometryApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("OutbackSpec"):
 		return &apiv1alpha1.OutbackSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodOptions"):
+		return &apiv1alpha1.PodOptionsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PoolReference"):
 		return &apiv1alpha1.PoolReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProcessStatus"):
@@ -114,8 +116,12 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ScaleStatus"):
 		return &apiv1alpha1.ScaleStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SecretKey"):
+		return &apiv1alpha1.SecretKeyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecuritySpec"):
 		return &apiv1alpha1.SecuritySpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ServiceSpec"):
+		return &apiv1alpha1.ServiceSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMap"):
 		return &apiv1alpha1.ShardMapApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ShardMapNode"):

@@ -128,10 +128,16 @@ func TestMemoryPoolsTogetherBeyondAMap(t *testing.T) {
 
 // A pod of before is started again with the Secret that it names, until no such pod is made any more.
 func TestSecretsStayUntilNoPodHasThem(t *testing.T) {
-	for _, secret := range []string{"cache-password", "cache-resp-tls"} {
+	own := v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "mine"}, RESPTLS: v1alpha1.Disabled}
+	none := v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled}
+	for _, c := range []struct {
+		secret   string
+		security v1alpha1.SecuritySpec
+	}{{"cache-password", none}, {"cache-password", own}, {"cache-resp-tls", none}} {
+		secret := c.secret
 		s := newScene(1, v1alpha1.DataPolicyCache)
 		s.withShard()
-		s.Pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled}
+		s.Pool.Spec.Security = c.security
 		object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret}}
 		s.Secrets[secret] = object
 		with := corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret}}}}}

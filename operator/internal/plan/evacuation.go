@@ -128,7 +128,7 @@ func (d *decision) evacuates(spec *v1alpha1.ShardMapSpec) bool {
 // tolerates says whether a memory node's pod would be made again on the very Kubernetes node that it has to leave.
 func (d *decision) tolerates(n *node) bool {
 	return !slices.ContainsFunc(d.Draining[n.pod.Spec.NodeName], func(taint corev1.Taint) bool {
-		return !slices.ContainsFunc(n.pool.Tolerations, func(t v1alpha1.Toleration) bool {
+		return !slices.ContainsFunc(n.pool.Pod.OrNone().Tolerations, func(t v1alpha1.Toleration) bool {
 			return (t.Effect == "" || t.Effect == taint.Effect) && (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value)
 		})
 	})

@@ -313,7 +313,7 @@ func TestWhereNothingIsEvacuated(t *testing.T) {
 			spec.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled}
 		},
 		"tolerated": func(spec *v1alpha1.KVPoolSpec) {
-			spec.Memory.Pools[0].Tolerations = []v1alpha1.Toleration{{Operator: "Exists"}}
+			spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{Tolerations: []v1alpha1.Toleration{{Operator: "Exists"}}}
 		},
 	} {
 		d := newDrill(t, 2, v1alpha1.DataPolicyCache)
@@ -371,7 +371,7 @@ func TestPodsThatTolerateATaint(t *testing.T) {
 		{"both of two", []corev1.Taint{cordoned, karpenter}, []v1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}, {Key: cordoned.Key, Operator: corev1.TolerationOpExists}}, true},
 	} {
 		d := newDrill(t, 2, v1alpha1.DataPolicyCache)
-		d.Pool.Spec.Memory.Pools[0].Tolerations = c.tolerations
+		d.Pool.Spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{Tolerations: c.tolerations}
 		d.taint(name(1), c.taints...)
 		p := d.step(false)
 		for range 5 {
@@ -393,7 +393,7 @@ func TestWhetherKeysLeaveFirst(t *testing.T) {
 		d.nodes[at].pod = &corev1.Pod{Spec: corev1.PodSpec{NodeName: "worker"}}
 		d.Draining = map[string][]corev1.Taint{"worker": {cordoned}}
 	}
-	tolerant := &v1alpha1.MemoryPool{Tolerations: []v1alpha1.Toleration{{Operator: corev1.TolerationOpExists}}}
+	tolerant := &v1alpha1.MemoryPool{Pod: &v1alpha1.PodOptions{Tolerations: []v1alpha1.Toleration{{Operator: corev1.TolerationOpExists}}}}
 	noPlace := func(d *decision, at int) {
 		d.nodes[at].pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(start.Add(-placePatience))}}
 	}

@@ -771,7 +771,7 @@ func (d *decision) removals() {
 	d.deploymentRemovals()
 	d.scaleRemovals()
 	d.formerRemovals()
-	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password == v1alpha1.PasswordNone && !d.mounted(secret.Name) {
+	if secret := d.Secrets[d.pool.PasswordSecretName()]; secret != nil && d.Pool.Spec.Security.Password != v1alpha1.PasswordGenerated && !d.mounted(secret.Name) {
 		d.Delete = append(d.Delete, secret)
 	}
 	d.certificateRemovals()

@@ -530,7 +530,7 @@ func (w *world) unamended() string {
 				return fmt.Sprintf("pod %s has no annotation %s", name, key)
 			}
 		}
-		for _, wanted := range memoryPool.Tolerations {
+		for _, wanted := range memoryPool.Pod.OrNone().Tolerations {
 			if !slices.ContainsFunc(pod.Spec.Tolerations, func(has corev1.Toleration) bool { return has.Key == wanted.Key }) {
 				return fmt.Sprintf("pod %s does not tolerate %s", name, wanted.Key)
 			}
@@ -822,9 +822,9 @@ func (r *run) editMemoryPods(random *rand.Rand, chance func(int) bool) {
 	r.respec(func(spec *v1alpha1.KVPoolSpec) {
 		memoryPool := &spec.Memory.Pools[0]
 		memoryPool.Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: processors}}
-		memoryPool.Tolerations = nil
+		memoryPool.Pod = nil
 		if tolerates {
-			memoryPool.Tolerations = []v1alpha1.Toleration{{Key: "example.com/dedicated", Operator: corev1.TolerationOpExists}}
+			memoryPool.Pod = &v1alpha1.PodOptions{Tolerations: []v1alpha1.Toleration{{Key: "example.com/dedicated", Operator: corev1.TolerationOpExists}}}
 		}
 	})
 }

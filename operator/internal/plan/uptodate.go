@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -84,7 +85,7 @@ func (d *decision) compare(n *node) upToDate {
 	if err != nil {
 		return u // another finding says so
 	}
-	u.outlast(n.pod, wanted.Spec)
+	u.outlast(n.pod, wanted.Spec, n.pool.Pod.OrNone().Annotations)
 	// A pod that was made from this very spec may have other resources since, in place, from an edit that was taken back.
 	asMade := n.pod.Annotations[v1alpha1.AnnotationPodHash] == *podHash(wanted)
 	if len(n.pod.Spec.Containers) == 0 || asMade && !d.Settings.PodResize {
@@ -98,11 +99,54 @@ func (d *decision) compare(n *node) upToDate {
 	if !slices.Equal(has.Args, wants.Args) {
 		u.differences = append(u.differences, "it was started with "+onlyIn(has.Args, wants.Args)+" and the spec gives "+onlyIn(wants.Args, has.Args))
 	}
-	if !equality.Semantic.DeepEqual(n.pod.Spec.NodeSelector, wanted.Spec.NodeSelector) {
-		u.differences = append(u.differences, "its pod was placed by another nodeSelector")
+	if wanted := wants.ImagePullPolicy; wanted != nil && has.ImagePullPolicy != "" && has.ImagePullPolicy != *wanted {
+		u.differences = append(u.differences, fmt.Sprintf("its pod pulls images by policy %s", has.ImagePullPolicy))
 	}
+	u.differences = append(u.differences, placedOtherwise(&n.pod.Spec, wanted.Spec)...)
 	return u
 }
+
+// placedOtherwise says in words which parts of a pod's spec, beside its container, would be others now. Where nothing is wanted, a pod may have what the
+// cluster gives to every pod.
+func placedOtherwise(has *corev1.PodSpec, applied *corev1ac.PodSpecApplyConfiguration) (differences []string) {
+	content, err := json.Marshal(applied)
+	wants := &corev1.PodSpec{}
+	if err == nil {
+		err = json.Unmarshal(content, wants)
+	}
+	if err != nil {
+		return nil // what is applied has been written as JSON before
+	}
+	user := func(spec *corev1.PodSpec) *int64 {
+		if spec.SecurityContext == nil {
+			return nil
+		}
+		return spec.SecurityContext.RunAsUser
+	}
+	for _, part := range []struct {
+		differs bool
+		words   string
+	}{
+		{!equality.Semantic.DeepEqual(has.NodeSelector, wants.NodeSelector), "its pod was placed by another nodeSelector"},
+		{!equality.Semantic.DeepEqual(has.Affinity, wants.Affinity), "its pod was placed by another affinity"},
+		{!equality.Semantic.DeepEqual(has.TopologySpreadConstraints, wants.TopologySpreadConstraints), "its pod was placed by other topologySpreadConstraints"},
+		{wants.PriorityClassName != "" && has.PriorityClassName != wants.PriorityClassName, "its pod has another priorityClassName"},
+		{!equality.Semantic.DeepEqual(has.RuntimeClassName, wants.RuntimeClassName), "its pod has another runtimeClassName"},
+		{cmp.Or(has.SchedulerName, corev1.DefaultSchedulerName) != cmp.Or(wants.SchedulerName, corev1.DefaultSchedulerName), "its pod was placed by another scheduler"},
+		{cmp.Or(has.ServiceAccountName, defaultServiceAccount) != cmp.Or(wants.ServiceAccountName, defaultServiceAccount), "its pod has another serviceAccountName"},
+		{!equality.Semantic.DeepEqual(has.ImagePullSecrets, wants.ImagePullSecrets), "its pod has other imagePullSecrets"},
+		{user(wants) != nil && !equality.Semantic.DeepEqual(user(has), user(wants)), "its pod runs as another user"},
+		{user(wants) == nil && user(has) != nil && *user(has) == render.ManagedUser, "its pod chooses its own user"},
+	} {
+		if part.differs {
+			differences = append(differences, part.words)
+		}
+	}
+	return differences
+}
+
+// defaultServiceAccount is the one that pods have which name none.
+const defaultServiceAccount = "default"
 
 // restart gives a pod the image of its MemoryNode. The kubelet then restarts the container, and the pod keeps its volumes. The pod notes which process goes: until
 // another one answers, the memory node counts as away.
@@ -139,13 +183,19 @@ func onlyIn(some, others []string) string {
 	return strings.Join(only, " ")
 }
 
-// outlast gives a pod of an earlier operator what makes it stay where it is: annotations for autoscalers, unless a person has set others, and tolerations.
-func (u *upToDate) outlast(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration) {
+// outlast gives a pod of an earlier operator what makes it stay where it is: annotations for autoscalers, unless a person has set others, and tolerations. A pod also
+// gets the annotations that the spec gives.
+func (u *upToDate) outlast(pod *corev1.Pod, wanted *corev1ac.PodSpecApplyConfiguration, given map[string]string) {
 	patch := map[string]any{}
 	var what []string
 	annotations := map[string]any{}
 	for key, value := range render.NotToBeTaken() {
 		if _, has := pod.Annotations[key]; !has {
+			annotations[key] = value
+		}
+	}
+	for key, value := range given {
+		if has, there := pod.Annotations[key]; !there || has != value {
 			annotations[key] = value
 		}
 	}
@@ -281,7 +331,7 @@ func (d *decision) nodeUpToDate(n *node) metav1.Condition {
 	const kind = v1alpha1.ConditionUpToDate
 	u := d.compare(n)
 	switch {
-	case d.behind(n) && (d.inMap(n.name) || d.upgrade.pending):
+	case d.behind(n):
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonUpgrading, "it has image %s, and gets %s in its turn", n.object.Spec.Image, d.pool.Image)
 	case imageInPod(n.pod) != "" && (imageInPod(n.pod) != n.object.Spec.Image || n.replaced()):
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonUpgrading, "it restarts with image %s", n.object.Spec.Image)

@@ -90,7 +90,7 @@ func nodeCondition4(t *testing.T, plan *decision, name string) metav1.Condition 
 func TestPodsOfEarlierTemplatesStayOnUnreachableNodes(t *testing.T) {
 	for version := int32(1); version <= render.Newest; version++ {
 		s := newScene(1, v1alpha1.DataPolicyStore)
-		s.Pool.Spec.Memory.Pools[0].Tolerations = []v1alpha1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+		s.Pool.Spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{Tolerations: []v1alpha1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}
 		pod := s.place(t, version)
 		if version < 4 {
 			for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -179,9 +179,11 @@ func TestEditsOfPlacedMemoryNodes(t *testing.T) {
 			spec.Memory.Pools[0].Resources = &v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}
 		}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonResizingInPlace, patched: "resize", unserved: true, unservedReason: v1alpha1.ReasonResizeUnsupported},
 		{name: "a toleration", edit: func(spec *v1alpha1.KVPoolSpec) {
-			spec.Memory.Pools[0].Tolerations = []v1alpha1.Toleration{{Key: "more", Operator: corev1.TolerationOpExists}}
+			spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{Tolerations: []v1alpha1.Toleration{{Key: "more", Operator: corev1.TolerationOpExists}}}
 		}, status: metav1.ConditionTrue, reason: v1alpha1.ReasonCurrent, patched: ""},
-		{name: "nodeSelector", edit: func(spec *v1alpha1.KVPoolSpec) { spec.Memory.Pools[0].NodeSelector = map[string]string{"rack": "b"} },
+		{name: "nodeSelector", edit: func(spec *v1alpha1.KVPoolSpec) {
+			spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{NodeSelector: map[string]string{"rack": "b"}}
+		},
 			status: metav1.ConditionFalse, reason: v1alpha1.ReasonPodDiffers, says: []string{"nodeSelector"}},
 	} {
 		s := newScene(1, v1alpha1.DataPolicyStore)
@@ -213,6 +215,101 @@ func TestEditsOfPlacedMemoryNodes(t *testing.T) {
 		plan = s.decide(t)
 		if got = nodeCondition4(t, plan, pod.Name); got.Reason != c.unservedReason || len(plan.Amend) != 0 {
 			t.Errorf("%s, where pods cannot be resized: %s: %s", c.name, got.Reason, got.Message)
+		}
+	}
+}
+
+// Where a pod was placed and what it runs as is compared part by part, whatever the API server and admission have added.
+func TestPlacedOtherwise(t *testing.T) {
+	spread := []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}}
+	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 7}}}}
+	for name, c := range map[string]struct {
+		made, wanted v1alpha1.PodOptions
+		spec         func(*v1alpha1.KVPoolSpec)
+		admitted     func(*corev1.PodSpec)
+		says         string // empty: it does not differ
+	}{
+		"the same":          {},
+		"a pull secret":     {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }, says: "other imagePullSecrets"},
+		"a pull policy":     {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullPolicy = corev1.PullAlways }, says: "pulls images by policy IfNotPresent"},
+		"the usual policy":  {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullPolicy = corev1.PullIfNotPresent }},
+		"an unknown policy": {spec: func(spec *v1alpha1.KVPoolSpec) { spec.ImagePullPolicy = corev1.PullAlways }, admitted: func(spec *corev1.PodSpec) { spec.Containers[0].ImagePullPolicy = "" }},
+		"what the API server adds": {admitted: func(spec *corev1.PodSpec) {
+			spec.SchedulerName, spec.ServiceAccountName, spec.PriorityClassName = "default-scheduler", "default", "of-the-cluster"
+		}},
+		"a selector":                {wanted: v1alpha1.PodOptions{NodeSelector: map[string]string{"rack": "b"}}, says: "another nodeSelector"},
+		"a selector no more":        {made: v1alpha1.PodOptions{NodeSelector: map[string]string{"rack": "b"}}, says: "another nodeSelector"},
+		"an affinity":               {wanted: v1alpha1.PodOptions{Affinity: affinity}, says: "another affinity"},
+		"an affinity no more":       {made: v1alpha1.PodOptions{Affinity: affinity}, says: "another affinity"},
+		"the same affinity":         {made: v1alpha1.PodOptions{Affinity: affinity}, wanted: v1alpha1.PodOptions{Affinity: affinity}},
+		"a spread":                  {wanted: v1alpha1.PodOptions{TopologySpreadConstraints: spread}, says: "other topologySpreadConstraints"},
+		"the same spread":           {made: v1alpha1.PodOptions{TopologySpreadConstraints: spread}, wanted: v1alpha1.PodOptions{TopologySpreadConstraints: spread}},
+		"a priority":                {wanted: v1alpha1.PodOptions{PriorityClassName: "high"}, says: "another priorityClassName"},
+		"the same priority":         {made: v1alpha1.PodOptions{PriorityClassName: "high"}, wanted: v1alpha1.PodOptions{PriorityClassName: "high"}},
+		"a runtime":                 {wanted: v1alpha1.PodOptions{RuntimeClassName: "crun"}, says: "another runtimeClassName"},
+		"a runtime no more":         {made: v1alpha1.PodOptions{RuntimeClassName: "crun"}, says: "another runtimeClassName"},
+		"a scheduler":               {wanted: v1alpha1.PodOptions{SchedulerName: "other"}, says: "another scheduler"},
+		"a scheduler no more":       {made: v1alpha1.PodOptions{SchedulerName: "other"}, says: "another scheduler"},
+		"the usual scheduler":       {wanted: v1alpha1.PodOptions{SchedulerName: "default-scheduler"}},
+		"a service account":         {wanted: v1alpha1.PodOptions{ServiceAccountName: "other"}, says: "another serviceAccountName"},
+		"a service account no more": {made: v1alpha1.PodOptions{ServiceAccountName: "other"}, says: "another serviceAccountName"},
+		"the usual service account": {wanted: v1alpha1.PodOptions{ServiceAccountName: "default"}},
+		"the platform's users":      {wanted: v1alpha1.PodOptions{SecurityContext: v1alpha1.PodSecurityPlatform}, says: "chooses its own user"},
+		"not the platform's users":  {made: v1alpha1.PodOptions{SecurityContext: v1alpha1.PodSecurityPlatform}, says: "another user"},
+		"a user of the platform": {made: v1alpha1.PodOptions{SecurityContext: v1alpha1.PodSecurityPlatform}, wanted: v1alpha1.PodOptions{SecurityContext: v1alpha1.PodSecurityPlatform}, admitted: func(spec *corev1.PodSpec) {
+			spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000))}
+		}},
+		"without any security context": {made: v1alpha1.PodOptions{}, says: "another user", admitted: func(spec *corev1.PodSpec) { spec.SecurityContext = nil }},
+	} {
+		s := newScene(1, v1alpha1.DataPolicyStore)
+		s.Pool.Spec.Memory.Pools[0].Pod = &c.made
+		pod := s.place(t, render.Newest)
+		if c.admitted != nil {
+			c.admitted(&pod.Spec)
+		}
+		delete(pod.Annotations, v1alpha1.AnnotationPodHash) // so that it is looked at in any case
+		s.Pool.Spec.Memory.Pools[0].Pod = &c.wanted
+		if c.spec != nil {
+			c.spec(&s.Pool.Spec)
+		}
+		got := nodeCondition4(t, s.decide(t), pod.Name)
+		if c.says == "" && got.Status != metav1.ConditionTrue || c.says != "" && (got.Reason != v1alpha1.ReasonPodDiffers || !strings.Contains(got.Message, c.says)) {
+			t.Errorf("%s: %s: %s", name, got.Reason, got.Message)
+		}
+	}
+}
+
+// Annotations that the spec gives come to a pod that runs, and are set right if somebody has changed them. Annotations that the spec gives no more stay.
+func TestAnnotationsOfTheSpec(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyStore)
+	pod := s.place(t, render.Newest)
+	pod.Annotations["karpenter.sh/do-not-disrupt"], pod.Annotations["changed"], pod.Annotations["same"], pod.Annotations["others"] = "false", "by somebody", "as it is", "stays"
+	s.Pool.Spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{Annotations: map[string]string{"changed": "back", "same": "as it is", "new": "", "karpenter.sh/do-not-disrupt": "false"}}
+	plan := s.decide(t)
+	if len(plan.Amend) != 1 || plan.Amend[0].What != "annotations" {
+		t.Fatalf("%+v", plan.Amend)
+	}
+	if want := `{"metadata":{"annotations":{"changed":"back","new":""},"resourceVersion":"7"}}`; string(plan.Amend[0].Patch) != want {
+		t.Errorf("%s, want %s", plan.Amend[0].Patch, want)
+	}
+	pod.Annotations["changed"], pod.Annotations["new"] = "back", ""
+	if plan = s.decide(t); len(plan.Amend) != 0 {
+		t.Errorf("again: %s", plan.Amend[0].Patch)
+	}
+}
+
+// A pod that is as its spec says stays so with another image; one that differs goes on to differ.
+func TestHashOfARestartedPod(t *testing.T) {
+	for hash, want := range map[string]string{
+		"had":   `{"metadata":{"annotations":{"farpool.dev/pod-hash":"has","farpool.dev/replaces":null},"resourceVersion":"7"},"spec":{"containers":[{"image":"new","name":"memory-node"}]}}`,
+		"other": `{"metadata":{"annotations":{"farpool.dev/replaces":null},"resourceVersion":"7"},"spec":{"containers":[{"image":"new","name":"memory-node"}]}}`,
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{v1alpha1.AnnotationPodHash: hash}}}
+		pod.Spec.Containers = []corev1.Container{{Name: "memory-node", Image: "old"}}
+		var u upToDate
+		u.restart(&node{pod: pod, object: &v1alpha1.MemoryNode{Spec: v1alpha1.MemoryNodeSpec{Image: "new"}}}, "had", "has")
+		if len(u.amendments) != 1 || string(u.amendments[0].Patch) != want {
+			t.Errorf("%s: %s, want %s", hash, u.amendments[0].Patch, want)
 		}
 	}
 }
@@ -325,7 +422,7 @@ func TestWhetherEveryPodIsUpToDate(t *testing.T) {
 	}
 	s := newScene(2, v1alpha1.DataPolicyStore)
 	s.placeOne(t, 4, "cache-memory-1")
-	s.Pool.Spec.Memory.Pools[0].NodeSelector = map[string]string{"rack": "b"}
+	s.Pool.Spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{NodeSelector: map[string]string{"rack": "b"}}
 	delete(s.Nodes, "cache-memory-0")
 	wantCondition(t, s.decide(t), v1alpha1.ConditionUpToDate, metav1.ConditionFalse, v1alpha1.ReasonPodDiffers)
 }

@@ -78,6 +78,17 @@ func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
 func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
 
+// password returns the Secret and the key that compute shards read the password from; empty: there is none.
+func (p Pool) password() (secret, key string) {
+	switch security := &p.Spec.Security; {
+	case security.Password == v1alpha1.PasswordGenerated:
+		return p.PasswordSecretName(), KeyPassword
+	case security.Password == v1alpha1.PasswordSecret && security.PasswordSecret != nil:
+		return string(security.PasswordSecret.Name), cmp.Or(security.PasswordSecret.Key, KeyPassword)
+	}
+	return "", ""
+}
+
 // CASecretName and PoolSecretName lie in SecretNamespace, beside those of other pools of the same name.
 func (p Pool) CASecretName() string   { return KeptSecretNames(p.Name, p.UID)[0] }
 func (p Pool) PoolSecretName() string { return KeptSecretNames(p.Name, p.UID)[1] }
@@ -204,13 +215,13 @@ type Template interface {
 func TemplateOf(version int32) (Template, error) {
 	switch version {
 	case 1:
-		return template1{}, nil
+		return withOptions{template1{}}, nil
 	case 2:
-		return template2{}, nil
+		return withOptions{template2{}}, nil
 	case 3:
-		return template3{}, nil
+		return withOptions{template3{}}, nil
 	case 4:
-		return template4{}, nil
+		return withOptions{template4{}}, nil
 	}
 	return nil, fmt.Errorf("this operator has no pod template %d, its newest is %d: the pool was made by a newer operator, run that one", version, Newest)
 }
@@ -386,13 +397,7 @@ func KeptSecret(pool Pool, name string, data map[string][]byte, resourceVersion 
 // Services are two: applications connect to one, and compute shards find memory nodes by the other.
 func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 	return []*corev1ac.ServiceApplyConfiguration{
-		corev1ac.Service(pool.ServiceName(), pool.Namespace).
-			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
-			WithSpec(corev1ac.ServiceSpec().
-				WithType(corev1.ServiceTypeClusterIP).
-				WithSelector(pool.selector(v1alpha1.ComponentComputeShard)).
-				WithPorts(corev1ac.ServicePort().WithName("resp").WithProtocol(corev1.ProtocolTCP).
-					WithPort(PortRESP).WithTargetPort(intstr.FromString("resp")))),
+		applicationService(pool),
 		corev1ac.Service(pool.NodesServiceName(), pool.Namespace).
 			WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
 			WithSpec(corev1ac.ServiceSpec().
@@ -404,6 +409,42 @@ func Services(pool Pool) []*corev1ac.ServiceApplyConfiguration {
 				WithPorts(corev1ac.ServicePort().WithName("session").WithProtocol(corev1.ProtocolTCP).
 					WithPort(PortSession).WithTargetPort(intstr.FromString("session")))),
 	}
+}
+
+// applicationService is the Service that applications connect to, as the spec wants it.
+func applicationService(pool Pool) *corev1ac.ServiceApplyConfiguration {
+	port := corev1ac.ServicePort().WithName("resp").WithProtocol(corev1.ProtocolTCP).WithPort(PortRESP).WithTargetPort(intstr.FromString("resp"))
+	spec := corev1ac.ServiceSpec().
+		WithType(corev1.ServiceTypeClusterIP).
+		WithSelector(pool.selector(v1alpha1.ComponentComputeShard)).
+		WithPorts(port)
+	service := corev1ac.Service(pool.ServiceName(), pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(spec)
+	wanted := pool.Spec.Service
+	if wanted == nil {
+		return service
+	}
+	service.Labels = under(service.Labels, wanted.Labels)
+	service.WithAnnotations(wanted.Annotations)
+	spec.WithType(cmp.Or(wanted.Type, corev1.ServiceTypeClusterIP))
+	if wanted.NodePort != nil {
+		spec.Ports[0].WithNodePort(*wanted.NodePort)
+	}
+	if wanted.LoadBalancerClass != "" {
+		spec.WithLoadBalancerClass(wanted.LoadBalancerClass)
+	}
+	for _, sources := range wanted.LoadBalancerSourceRanges {
+		spec.WithLoadBalancerSourceRanges(string(sources))
+	}
+	if wanted.ExternalTrafficPolicy != "" {
+		spec.WithExternalTrafficPolicy(wanted.ExternalTrafficPolicy)
+	}
+	if wanted.TrafficDistribution != "" {
+		spec.WithTrafficDistribution(wanted.TrafficDistribution)
+	}
+	if wanted.IPFamilyPolicy != "" {
+		spec.WithIPFamilyPolicy(wanted.IPFamilyPolicy)
+	}
+	return service
 }
 
 // DisruptionBudgets keep drains of Kubernetes nodes from removing more than the pool can bear: in a Store no memory node at all, because its data would be lost;

@@ -36,9 +36,11 @@ const (
 	stateVolume      = "state"
 	ringsDirectory   = "/run/farpool"
 
-	unprivilegedUser = 65532
-	mebibyte         = int64(1) << 20
+	mebibyte = int64(1) << 20
 )
+
+// ManagedUser is the user and group of pods that run neither as root nor as whom the platform assigns.
+const ManagedUser = 65532
 
 // A tomlFile is written in the order in which it is read by people.
 type tomlFile struct{ strings.Builder }
@@ -106,8 +108,8 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 	file.text("map-cache", stateDirectory+"/map-cache")
 	file.text("listen", fmt.Sprintf("0.0.0.0:%d", PortRESP))
 	file.number("threads", int64(computePool.Workers))
-	if pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
-		file.text("password-file", passwordPath+"/"+KeyPassword)
+	if secret, key := pool.password(); secret != "" {
+		file.text("password-file", passwordPath+"/"+key)
 	}
 	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
 		file.text("resp-tls-cert", respTLSDirectory+"/tls.crt")
@@ -163,7 +165,7 @@ func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node str
 			mount("config", configDirectory, true),
 			mount("tls", tlsDirectory, true),
 			mount(stateVolume, stateDirectory, false))
-	spec := t.podSpec(pool, container, v1alpha1.ComponentMemoryNode, memoryPool.NodeSelector, memoryPool.Tolerations).
+	spec := t.podSpec(pool, container, v1alpha1.ComponentMemoryNode, memoryPool.Pod.OrNone()).
 		WithRestartPolicy(corev1.RestartPolicyAlways).
 		WithVolumes(
 			t.configVolume(pool, memoryPool.Name),
@@ -207,15 +209,15 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 		corev1ac.Volume().WithName(stateVolume).WithEmptyDir(corev1ac.EmptyDirVolumeSource().
 			WithSizeLimit(*resource.NewQuantity(16*mebibyte, resource.BinarySI))),
 	}
-	if pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
-		volumes = append(volumes, secretVolume("password", pool.PasswordSecretName()))
+	if secret, _ := pool.password(); secret != "" {
+		volumes = append(volumes, secretVolume("password", secret))
 		container.WithVolumeMounts(mount("password", passwordPath, true))
 	}
 	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
 		volumes = append(volumes, secretVolume("resp-tls", pool.RESPTLSSecretName()))
 		container.WithVolumeMounts(mount("resp-tls", respTLSDirectory, true))
 	}
-	spec := t.podSpec(pool, container, v1alpha1.ComponentComputeShard, computePool.NodeSelector, computePool.Tolerations).WithVolumes(volumes...)
+	spec := t.podSpec(pool, container, v1alpha1.ComponentComputeShard, computePool.Pod.OrNone()).WithVolumes(volumes...)
 
 	name := pool.ComputeName(computePool.Name)
 	selector := pool.selector(v1alpha1.ComponentComputeShard)
@@ -267,7 +269,7 @@ func (template1) container(name string, pool Pool, command string, resources *co
 			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL")))
 }
 
-func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfiguration, component string, nodeSelector map[string]string, tolerations []v1alpha1.Toleration) *corev1ac.PodSpecApplyConfiguration {
+func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfiguration, component string, options *v1alpha1.PodOptions) *corev1ac.PodSpecApplyConfiguration {
 	if pool.Spec.Network.SharedMemory != nil {
 		container.WithVolumeMounts(mount("rings", ringsDirectory, false))
 	}
@@ -277,9 +279,9 @@ func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfigurat
 		WithTerminationGracePeriodSeconds(30).
 		WithSecurityContext(corev1ac.PodSecurityContext().
 			WithRunAsNonRoot(true).
-			WithRunAsUser(unprivilegedUser).
-			WithRunAsGroup(unprivilegedUser).
-			WithFSGroup(unprivilegedUser).
+			WithRunAsUser(ManagedUser).
+			WithRunAsGroup(ManagedUser).
+			WithFSGroup(ManagedUser).
 			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 		WithTopologySpreadConstraints(corev1ac.TopologySpreadConstraint().
 			WithMaxSkew(1).
@@ -287,15 +289,15 @@ func (template1) podSpec(pool Pool, container *corev1ac.ContainerApplyConfigurat
 			WithWhenUnsatisfiable(corev1.ScheduleAnyway).
 			WithLabelSelector(metav1ac.LabelSelector().WithMatchLabels(pool.selector(component)))).
 		WithContainers(container)
-	if len(nodeSelector) > 0 {
-		spec.WithNodeSelector(nodeSelector)
+	if len(options.NodeSelector) > 0 {
+		spec.WithNodeSelector(options.NodeSelector)
 	}
 	if shared := pool.Spec.Network.SharedMemory; shared != nil {
 		// The type is Directory, since one that the kubelet made would be root's, and unusable.
 		spec.WithVolumes(corev1ac.Volume().WithName("rings").WithHostPath(corev1ac.HostPathVolumeSource().
 			WithPath(shared.HostPath).WithType(corev1.HostPathDirectory)))
 	}
-	for _, toleration := range tolerations {
+	for _, toleration := range options.Tolerations {
 		applied := corev1ac.Toleration()
 		if toleration.Key != "" {
 			applied.WithKey(toleration.Key)

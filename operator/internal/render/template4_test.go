@@ -93,7 +93,7 @@ func TestTolerationsOfUnreachableKubernetesNodes(t *testing.T) {
 			map[string]int64{corev1.TaintNodeUnreachable: -1, corev1.TaintNodeNotReady: -1}},
 		{"everything", []v1alpha1.Toleration{{Operator: corev1.TolerationOpExists}}, map[string]int64{"": -1}},
 	} {
-		memoryPool.Tolerations, computePool.Tolerations = c.given, c.given
+		memoryPool.Pod, computePool.Pod = &v1alpha1.PodOptions{Tolerations: c.given}, &v1alpha1.PodOptions{Tolerations: c.given}
 		pod, err := (template4{}).MemoryPod(pool, memoryPool, "memory-0", "uid")
 		if err != nil {
 			t.Fatal(err)

@@ -61,23 +61,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
-    - name: nodeSelector
+    - name: pod
       type:
-        map:
-          elementType:
-            scalar: string
+        namedType: dev.farpool.farpool.api.v1alpha1.PodOptions
     - name: replicas
       type:
         scalar: numeric
     - name: resources
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Resources
-    - name: tolerations
-      type:
-        list:
-          elementType:
-            namedType: dev.farpool.farpool.api.v1alpha1.Toleration
-          elementRelationship: atomic
     - name: workers
       type:
         scalar: numeric
@@ -272,6 +264,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: image
       type:
         scalar: string
+    - name: imagePullPolicy
+      type:
+        namedType: io.k8s.api.core.v1.PullPolicy
+    - name: imagePullSecrets
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+          elementRelationship: associative
     - name: index
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.IndexSpec
@@ -307,6 +308,9 @@ var schemaYAML = typed.YAMLObject(`types:
       default:
         password: Generated
         respTLS: Disabled
+    - name: service
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ServiceSpec
     - name: sidecars
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.SidecarsSpec
@@ -353,6 +357,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: template
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.TemplateStatus
+- name: dev.farpool.farpool.api.v1alpha1.LabelValue
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.LimitsSpec
   map:
     fields:
@@ -521,26 +527,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
-    - name: nodeSelector
-      type:
-        map:
-          elementType:
-            scalar: string
     - name: numaAlignment
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.NUMAAlignment
+    - name: pod
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.PodOptions
     - name: replicas
       type:
         scalar: numeric
     - name: resources
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Resources
-    - name: tolerations
-      type:
-        list:
-          elementType:
-            namedType: dev.farpool.farpool.api.v1alpha1.Toleration
-          elementRelationship: atomic
     - name: workers
       type:
         scalar: numeric
@@ -577,6 +575,8 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.Transport
 - name: dev.farpool.farpool.api.v1alpha1.NodeState
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.ObjectName
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.OutbackGeometry
   map:
     fields:
@@ -591,6 +591,56 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
       default: 25
 - name: dev.farpool.farpool.api.v1alpha1.PasswordMode
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.PodOptions
+  map:
+    fields:
+    - name: affinity
+      type:
+        namedType: io.k8s.api.core.v1.Affinity
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: labels
+      type:
+        map:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.LabelValue
+    - name: nodeSelector
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: priorityClassName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: runtimeClassName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: schedulerName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: securityContext
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.PodSecurity
+    - name: serviceAccountName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
+    - name: tolerations
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.Toleration
+          elementRelationship: atomic
+    - name: topologySpreadConstraints
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.TopologySpreadConstraint
+          elementRelationship: atomic
+- name: dev.farpool.farpool.api.v1alpha1.PodSecurity
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.PoolReference
   map:
@@ -983,6 +1033,16 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: selector
       type:
         scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.SecretKey
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+      default: password
+    - name: name
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
 - name: dev.farpool.farpool.api.v1alpha1.SecuritySpec
   map:
     fields:
@@ -990,10 +1050,51 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.PasswordMode
       default: Generated
+    - name: passwordSecret
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.SecretKey
     - name: respTLS
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.Switch
       default: Disabled
+- name: dev.farpool.farpool.api.v1alpha1.ServiceSpec
+  map:
+    fields:
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: externalTrafficPolicy
+      type:
+        namedType: io.k8s.api.core.v1.ServiceExternalTrafficPolicy
+    - name: ipFamilyPolicy
+      type:
+        namedType: io.k8s.api.core.v1.IPFamilyPolicy
+    - name: labels
+      type:
+        map:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.LabelValue
+    - name: loadBalancerClass
+      type:
+        scalar: string
+    - name: loadBalancerSourceRanges
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.SourceRange
+          elementRelationship: associative
+    - name: nodePort
+      type:
+        scalar: numeric
+    - name: trafficDistribution
+      type:
+        scalar: string
+    - name: type
+      type:
+        namedType: io.k8s.api.core.v1.ServiceType
+      default: ClusterIP
 - name: dev.farpool.farpool.api.v1alpha1.ShardMap
   map:
     fields:
@@ -1199,6 +1300,8 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+- name: dev.farpool.farpool.api.v1alpha1.SourceRange
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Switch
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.TemplateStatus
@@ -1233,14 +1336,201 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.Transport
   scalar: string
+- name: io.k8s.api.core.v1.Affinity
+  map:
+    fields:
+    - name: nodeAffinity
+      type:
+        namedType: io.k8s.api.core.v1.NodeAffinity
+    - name: podAffinity
+      type:
+        namedType: io.k8s.api.core.v1.PodAffinity
+    - name: podAntiAffinity
+      type:
+        namedType: io.k8s.api.core.v1.PodAntiAffinity
+- name: io.k8s.api.core.v1.IPFamilyPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.NodeAffinity
+  map:
+    fields:
+    - name: preferredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.PreferredSchedulingTerm
+          elementRelationship: atomic
+    - name: requiredDuringSchedulingIgnoredDuringExecution
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelector
+- name: io.k8s.api.core.v1.NodeInclusionPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.NodeSelector
+  map:
+    fields:
+    - name: nodeSelectorTerms
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.NodeSelectorTerm
+          elementRelationship: atomic
+    elementRelationship: atomic
+- name: io.k8s.api.core.v1.NodeSelectorOperator
+  scalar: string
+- name: io.k8s.api.core.v1.NodeSelectorRequirement
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelectorOperator
+    - name: values
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+- name: io.k8s.api.core.v1.NodeSelectorTerm
+  map:
+    fields:
+    - name: matchExpressions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.NodeSelectorRequirement
+          elementRelationship: atomic
+    - name: matchFields
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.NodeSelectorRequirement
+          elementRelationship: atomic
+    elementRelationship: atomic
+- name: io.k8s.api.core.v1.PodAffinity
+  map:
+    fields:
+    - name: preferredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.WeightedPodAffinityTerm
+          elementRelationship: atomic
+    - name: requiredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.PodAffinityTerm
+          elementRelationship: atomic
+- name: io.k8s.api.core.v1.PodAffinityTerm
+  map:
+    fields:
+    - name: labelSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: matchLabelKeys
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: mismatchLabelKeys
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: namespaceSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: namespaces
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: topologyKey
+      type:
+        scalar: string
+- name: io.k8s.api.core.v1.PodAntiAffinity
+  map:
+    fields:
+    - name: preferredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.WeightedPodAffinityTerm
+          elementRelationship: atomic
+    - name: requiredDuringSchedulingIgnoredDuringExecution
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.PodAffinityTerm
+          elementRelationship: atomic
+- name: io.k8s.api.core.v1.PreferredSchedulingTerm
+  map:
+    fields:
+    - name: preference
+      type:
+        namedType: io.k8s.api.core.v1.NodeSelectorTerm
+    - name: weight
+      type:
+        scalar: numeric
+- name: io.k8s.api.core.v1.PullPolicy
+  scalar: string
 - name: io.k8s.api.core.v1.ResourceList
   map:
     elementType:
       namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: io.k8s.api.core.v1.ServiceExternalTrafficPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.ServiceType
+  scalar: string
 - name: io.k8s.api.core.v1.TaintEffect
   scalar: string
 - name: io.k8s.api.core.v1.TolerationOperator
   scalar: string
+- name: io.k8s.api.core.v1.TopologySpreadConstraint
+  map:
+    fields:
+    - name: labelSelector
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+    - name: matchLabelKeys
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
+    - name: maxSkew
+      type:
+        scalar: numeric
+    - name: minDomains
+      type:
+        scalar: numeric
+    - name: nodeAffinityPolicy
+      type:
+        namedType: io.k8s.api.core.v1.NodeInclusionPolicy
+    - name: nodeTaintsPolicy
+      type:
+        namedType: io.k8s.api.core.v1.NodeInclusionPolicy
+    - name: topologyKey
+      type:
+        scalar: string
+    - name: whenUnsatisfiable
+      type:
+        namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+- name: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+  scalar: string
+- name: io.k8s.api.core.v1.WeightedPodAffinityTerm
+  map:
+    fields:
+    - name: podAffinityTerm
+      type:
+        namedType: io.k8s.api.core.v1.PodAffinityTerm
+    - name: weight
+      type:
+        scalar: numeric
 - name: io.k8s.apimachinery.pkg.api.resource.Quantity
   scalar: untyped
   list:
@@ -1286,6 +1576,38 @@ var schemaYAML = typed.YAMLObject(`types:
         elementType:
           namedType: __untyped_deduced_
         elementRelationship: separable
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector
+  map:
+    fields:
+    - name: matchExpressions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement
+          elementRelationship: atomic
+    - name: matchLabels
+      type:
+        map:
+          elementType:
+            scalar: string
+    elementRelationship: atomic
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorOperator
+  scalar: string
+- name: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement
+  map:
+    fields:
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorOperator
+    - name: values
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
 - name: io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry
   map:
     fields:

@@ -5,7 +5,6 @@ package kvpool
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -24,7 +23,6 @@ import (
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/apply"
-	"farpool.dev/farpool/operator/internal/render"
 )
 
 // CacheOptions keeps the cache to what belongs to pools of some namespaces, or of all if none is named: no Secret of anybody else's is ever read.
@@ -93,9 +91,6 @@ func withoutManagersOfOthers(object any) (any, error) {
 // conditionsOfPods are the ones that the operator reads.
 var conditionsOfPods = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress}
 
-// annotationsOfPods are the ones that the operator reads. If one is missing here, the operator adds it to pods again and again.
-var annotationsOfPods = append(slices.Sorted(maps.Keys(render.NotToBeTaken())), v1alpha1.AnnotationPodHash, v1alpha1.AnnotationReplaces)
-
 // slimPod keeps the parts of a pod that the operator reads. Pods are the most numerous objects and have the longest specs; a pod that runs is never applied.
 func slimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
@@ -104,14 +99,6 @@ func slimPod(object any) (any, error) {
 	}
 	slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta}
 	slim.ManagedFields, slim.Annotations = nil, nil
-	for _, key := range annotationsOfPods {
-		if value, ok := pod.Annotations[key]; ok {
-			if slim.Annotations == nil {
-				slim.Annotations = map[string]string{}
-			}
-			slim.Annotations[key] = value
-		}
-	}
 	slim.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, PodIP: pod.Status.PodIP}
 	for _, condition := range pod.Status.Conditions {
 		if slices.Contains(conditionsOfPods, condition.Type) {
@@ -124,10 +111,19 @@ func slimPod(object any) (any, error) {
 	}
 	slim.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
 	if pod.Labels[v1alpha1.LabelMemoryNode] != "" {
-		// It is compared with what the spec says now.
+		// It is compared with what the spec says now, which may name any annotation.
+		slim.Annotations = pod.Annotations
 		slim.Spec.NodeSelector, slim.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
+		slim.Spec.Affinity, slim.Spec.TopologySpreadConstraints = pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints
+		slim.Spec.PriorityClassName, slim.Spec.RuntimeClassName = pod.Spec.PriorityClassName, pod.Spec.RuntimeClassName
+		slim.Spec.SchedulerName, slim.Spec.ServiceAccountName = pod.Spec.SchedulerName, pod.Spec.ServiceAccountName
+		slim.Spec.ImagePullSecrets = pod.Spec.ImagePullSecrets
+		if pod.Spec.SecurityContext != nil {
+			slim.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: pod.Spec.SecurityContext.RunAsUser}
+		}
 		for _, container := range pod.Spec.Containers {
-			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Name: container.Name, Image: container.Image, Args: container.Args, Resources: container.Resources})
+			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{
+				Name: container.Name, Image: container.Image, ImagePullPolicy: container.ImagePullPolicy, Args: container.Args, Resources: container.Resources})
 		}
 		return slim, nil
 	}

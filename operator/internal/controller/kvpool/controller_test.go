@@ -484,7 +484,7 @@ var _ = Describe("a pool", func() {
 
 		By("widening the selector, which replaces the pod that has no place")
 		Expect(w.change(func(pool *v1alpha1.KVPool) {
-			pool.Spec.Memory.Pools[0].NodeSelector = map[string]string{"farpool.dev/role": "memory"}
+			pool.Spec.Memory.Pools[0].Pod = &v1alpha1.PodOptions{NodeSelector: map[string]string{"farpool.dev/role": "memory"}}
 		})).To(Succeed())
 		Eventually(func(g Gomega) {
 			now := &corev1.Pod{}

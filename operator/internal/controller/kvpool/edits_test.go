@@ -69,8 +69,37 @@ func withOutback(spec *v1alpha1.KVPoolSpec) {
 	spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolOutback, Outback: &v1alpha1.OutbackSpec{TablePercent: 25}}
 }
 
+func withPasswordSecret(spec *v1alpha1.KVPoolSpec) {
+	spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "mine"}}
+}
+
 func withSidecars(spec *v1alpha1.KVPoolSpec) {
 	spec.Sidecars = &v1alpha1.SidecarsSpec{Namespaces: []v1alpha1.SidecarNamespace{{Name: "shop", MaxSidecars: 4}}}
+}
+
+// podOptions are options of pods, and what becomes of an edit of each for a memory node that runs.
+func podOptions() map[string]struct {
+	class   class
+	options v1alpha1.PodOptions
+} {
+	zone := metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}
+	return map[string]struct {
+		class   class
+		options v1alpha1.PodOptions
+	}{
+		"labels":       {amended, v1alpha1.PodOptions{Labels: map[string]v1alpha1.LabelValue{"example.com/team": "storage"}}},
+		"annotations":  {amended, v1alpha1.PodOptions{Annotations: map[string]string{"example.com/team": "storage"}}},
+		"nodeSelector": {kept, v1alpha1.PodOptions{NodeSelector: map[string]string{"rack": "b"}}},
+		"affinity": {kept, v1alpha1.PodOptions{Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &zone}}}}}},
+		"topologySpreadConstraints[]": {kept, v1alpha1.PodOptions{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+			{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule}}}},
+		"priorityClassName":  {kept, v1alpha1.PodOptions{PriorityClassName: "system-cluster-critical"}},
+		"runtimeClassName":   {kept, v1alpha1.PodOptions{RuntimeClassName: "crun"}},
+		"schedulerName":      {kept, v1alpha1.PodOptions{SchedulerName: "other"}},
+		"serviceAccountName": {kept, v1alpha1.PodOptions{ServiceAccountName: "other"}},
+		"securityContext":    {kept, v1alpha1.PodOptions{SecurityContext: v1alpha1.PodSecurityPlatform}},
+	}
 }
 
 // edits of every field of a KVPool's spec. A field that is missing here fails the test: find out what an edit of it does to a memory node that holds data.
@@ -85,6 +114,9 @@ func edits() map[string]anEdit {
 	compute := func(change func(*v1alpha1.ComputePool)) func(*v1alpha1.KVPoolSpec) {
 		return func(spec *v1alpha1.KVPoolSpec) { change(&spec.Compute.Pools[0]) }
 	}
+	service := func(wanted v1alpha1.ServiceSpec) func(*v1alpha1.KVPoolSpec) {
+		return func(spec *v1alpha1.KVPoolSpec) { spec.Service = &wanted }
+	}
 	limits := func(change func(*v1alpha1.LimitsSpec)) func(*v1alpha1.KVPoolSpec) {
 		return func(spec *v1alpha1.KVPoolSpec) {
 			if spec.Limits == nil {
@@ -94,43 +126,54 @@ func edits() map[string]anEdit {
 		}
 	}
 	list := map[string]anEdit{
-		"version":                       {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Version = "v2" }},
-		"image":                         {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Image = "farpool/dataplane@sha256:1" }},
-		"dataPolicy":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.DataPolicy = v1alpha1.DataPolicyStore }},
-		"management":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Management = v1alpha1.ManagementPaused }},
-		"index.protocol":                {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.Protocol = v1alpha1.ProtocolRACE }},
-		"index.rcuckoo.entryBytes":      {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntryBytes = 32 }},
-		"index.rcuckoo.entriesPerRow":   {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntriesPerRow = 4 }},
-		"index.rcuckoo.rowsPerLock":     {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.RowsPerLock = 8 }},
-		"index.rcuckoo.tablePercent":    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.TablePercent = 40 }},
-		"index.race.tablePercent":       {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.TablePercent = 40 }},
-		"index.race.tables":             {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
-		"index.race.leastTables":        {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
-		"index.outback.tablePercent":    {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
-		"memory.eviction":               {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Memory.Eviction = v1alpha1.VolatileTTL }},
-		"memory.pools[].name":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
-		"memory.pools[].workers":        {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
-		"memory.pools[].replicas":       {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
-		"memory.pools[].memory":         {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
-		"memory.pools[].hugePages":      {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
-		"memory.pools[].numaAlignment":  {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.NUMAAlignment = v1alpha1.NUMAAlignmentNone })},
-		"memory.pools[].nodeSelector":   {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "b"} })},
-		"compute.pools[].name":          {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Name = "other" })},
-		"compute.pools[].replicas":      {elsewhere, nil, compute(func(p *v1alpha1.ComputePool) { p.Replicas = 3 })},
-		"compute.pools[].workers":       {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Workers = 2 })},
-		"compute.pools[].nodeSelector":  {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.NodeSelector = map[string]string{"rack": "b"} })},
-		"resize.approval":               {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired} }},
-		"resize.evacuation":             {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled} }},
-		"network.transport":             {refused, nil, overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}})},
-		"network.trafficClass":          {refused, dra, func(s *v1alpha1.KVPoolSpec) { s.Network.TrafficClass = ptr.To(int32(8)) }},
-		"network.sharedMemory.hostPath": {refused, withSharedMemory, func(s *v1alpha1.KVPoolSpec) { s.Network.SharedMemory.HostPath = "/run/other" }},
-		"network.attachment.type":       {refused, dra, host},
+		"version":                            {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Version = "v2" }},
+		"image":                              {upgrades, nil, func(s *v1alpha1.KVPoolSpec) { s.Image = "farpool/dataplane@sha256:" + strings.Repeat("1", 64) }},
+		"imagePullPolicy":                    {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullPolicy = corev1.PullAlways }},
+		"imagePullSecrets[]":                 {class: kept, edit: func(s *v1alpha1.KVPoolSpec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }},
+		"dataPolicy":                         {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.DataPolicy = v1alpha1.DataPolicyStore }},
+		"management":                         {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Management = v1alpha1.ManagementPaused }},
+		"index.protocol":                     {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.Protocol = v1alpha1.ProtocolRACE }},
+		"index.rcuckoo.entryBytes":           {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntryBytes = 32 }},
+		"index.rcuckoo.entriesPerRow":        {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.EntriesPerRow = 4 }},
+		"index.rcuckoo.rowsPerLock":          {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.RowsPerLock = 8 }},
+		"index.rcuckoo.tablePercent":         {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.Index.RCuckoo.TablePercent = 40 }},
+		"index.race.tablePercent":            {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.TablePercent = 40 }},
+		"index.race.tables":                  {refused, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.Tables = 8 }},
+		"index.race.leastTables":             {kept, withRACE, func(s *v1alpha1.KVPoolSpec) { s.Index.RACE.LeastTables = 2 }},
+		"index.outback.tablePercent":         {refused, withOutback, func(s *v1alpha1.KVPoolSpec) { s.Index.Outback.TablePercent = 10 }},
+		"memory.eviction":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Memory.Eviction = v1alpha1.VolatileTTL }},
+		"memory.pools[].name":                {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
+		"memory.pools[].workers":             {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
+		"memory.pools[].replicas":            {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
+		"memory.pools[].memory":              {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
+		"memory.pools[].hugePages":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
+		"memory.pools[].numaAlignment":       {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.NUMAAlignment = v1alpha1.NUMAAlignmentNone })},
+		"compute.pools[].name":               {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Name = "other" })},
+		"compute.pools[].replicas":           {elsewhere, nil, compute(func(p *v1alpha1.ComputePool) { p.Replicas = 3 })},
+		"compute.pools[].workers":            {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Workers = 2 })},
+		"service.type":                       {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort})},
+		"service.labels":                     {elsewhere, nil, service(v1alpha1.ServiceSpec{Labels: map[string]v1alpha1.LabelValue{"a": "b"}})},
+		"service.annotations":                {elsewhere, nil, service(v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}})},
+		"service.nodePort":                   {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort, NodePort: ptr.To(int32(30000))})},
+		"service.loadBalancerClass":          {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: "a/b"})},
+		"service.loadBalancerSourceRanges[]": {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []v1alpha1.SourceRange{"10.0.0.0/8"}})},
+		"service.externalTrafficPolicy":      {elsewhere, nil, service(v1alpha1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal})},
+		"service.trafficDistribution":        {elsewhere, nil, service(v1alpha1.ServiceSpec{TrafficDistribution: corev1.ServiceTrafficDistributionPreferClose})},
+		"service.ipFamilyPolicy":             {elsewhere, nil, service(v1alpha1.ServiceSpec{IPFamilyPolicy: corev1.IPFamilyPolicyPreferDualStack})},
+		"resize.approval":                    {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired} }},
+		"resize.evacuation":                  {elsewhere, nil, func(s *v1alpha1.KVPoolSpec) { s.Resize = &v1alpha1.ResizeSpec{Evacuation: v1alpha1.EvacuationDisabled} }},
+		"network.transport":                  {refused, nil, overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic"}})},
+		"network.trafficClass":               {refused, dra, func(s *v1alpha1.KVPoolSpec) { s.Network.TrafficClass = ptr.To(int32(8)) }},
+		"network.sharedMemory.hostPath":      {refused, withSharedMemory, func(s *v1alpha1.KVPoolSpec) { s.Network.SharedMemory.HostPath = "/run/other" }},
+		"network.attachment.type":            {refused, dra, host},
 		"locks.placement": {refused, dra, func(s *v1alpha1.KVPoolSpec) {
 			s.Locks = &v1alpha1.LocksSpec{Placement: v1alpha1.LocksInDeviceMemoryPreferred}
 		}},
 		"sidecars.namespaces[].name":        {elsewhere, withSidecars, func(s *v1alpha1.KVPoolSpec) { s.Sidecars.Namespaces[0].Name = "web" }},
 		"sidecars.namespaces[].maxSidecars": {elsewhere, withSidecars, func(s *v1alpha1.KVPoolSpec) { s.Sidecars.Namespaces[0].MaxSidecars = 7 }},
 		"security.password":                 {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.Password = v1alpha1.PasswordNone }},
+		"security.passwordSecret.name":      {rolls, withPasswordSecret, func(s *v1alpha1.KVPoolSpec) { s.Security.PasswordSecret.Name = "other" }},
+		"security.passwordSecret.key":       {rolls, withPasswordSecret, func(s *v1alpha1.KVPoolSpec) { s.Security.PasswordSecret.Key = "other" }},
 		"security.respTLS":                  {rolls, nil, func(s *v1alpha1.KVPoolSpec) { s.Security.RESPTLS = v1alpha1.Enabled }},
 		"limits.maxConnections":             {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
 		"limits.maxPipeline":                {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
@@ -163,8 +206,16 @@ func edits() map[string]anEdit {
 		"tolerationSeconds": {Key: "dedicated", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To(int64(7))},
 	}
 	for name, toleration := range tolerations {
-		list["memory.pools[].tolerations[]."+name] = anEdit{amended, nil, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = append(p.Tolerations, toleration) })}
-		list["compute.pools[].tolerations[]."+name] = anEdit{rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Tolerations = append(p.Tolerations, toleration) })}
+		list["memory.pools[].pod.tolerations[]."+name] = anEdit{amended, nil, memory(func(p *v1alpha1.MemoryPool) {
+			p.Pod = &v1alpha1.PodOptions{Tolerations: append(p.Pod.OrNone().Tolerations, toleration)}
+		})}
+		list["compute.pools[].pod.tolerations[]."+name] = anEdit{rolls, nil, compute(func(p *v1alpha1.ComputePool) {
+			p.Pod = &v1alpha1.PodOptions{Tolerations: []v1alpha1.Toleration{toleration}}
+		})}
+	}
+	for name, option := range podOptions() {
+		list["memory.pools[].pod."+name] = anEdit{option.class, nil, memory(func(p *v1alpha1.MemoryPool) { p.Pod = &option.options })}
+		list["compute.pools[].pod."+name] = anEdit{rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Pod = &option.options })}
 	}
 	for i, processors := range []string{"2", "3"} {
 		name := []string{"requests", "limits"}[i]
@@ -211,26 +262,29 @@ func wholes() map[string][]anEdit {
 		remove := func(s *spec) { change(s.Network.Attachment, v1alpha1.AttachmentSpec{}) }
 		return []anEdit{{refused, overRoCE(other), add}, {refused, overRoCE(of), remove}}
 	}
-	return map[string][]anEdit{
+	list := map[string][]anEdit{
 		"compute": both(rolls, func(s *spec) {
 			s.Compute = &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2}}}
 		}, func(s *spec) { s.Compute = nil }),
 		"compute.pools[]": both(elsewhere, func(s *spec) {
 			s.Compute.Pools = append(s.Compute.Pools, v1alpha1.ComputePool{Name: "more", Replicas: 1})
 		}, func(s *spec) { s.Compute.Pools = s.Compute.Pools[:1] }),
-		"compute.pools[].resources":    both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Resources = processors }), compute(func(p *v1alpha1.ComputePool) { p.Resources = nil })),
-		"compute.pools[].nodeSelector": both(rolls, compute(func(p *v1alpha1.ComputePool) { p.NodeSelector = map[string]string{"rack": "a"} }), compute(func(p *v1alpha1.ComputePool) { p.NodeSelector = nil })),
-		"compute.pools[].tolerations[]": both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Tolerations = tolerations }),
-			compute(func(p *v1alpha1.ComputePool) { p.Tolerations = nil })),
+		"compute.pools[].resources": both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Resources = processors }), compute(func(p *v1alpha1.ComputePool) { p.Resources = nil })),
 		"memory.pools[]": both(refused, func(s *spec) {
 			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Memory: resource.MustParse("256Mi")})
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
+		"security.passwordSecret": both(rolls, withPasswordSecret, func(s *spec) { s.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone} }),
+		"service":                 both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = nil }),
+		"service.labels":          both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Labels: map[string]v1alpha1.LabelValue{"a": "b"}} }, func(s *spec) { s.Service = nil }),
+		"service.annotations":     both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{} }),
+		"service.loadBalancerSourceRanges[]": both(elsewhere, func(s *spec) {
+			s.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []v1alpha1.SourceRange{"10.0.0.0/8"}}
+		}, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer} }),
+		"imagePullSecrets[]": both(kept, func(s *spec) { s.ImagePullSecrets = []v1alpha1.ObjectName{"pull"} }, func(s *spec) { s.ImagePullSecrets = nil }),
 		"memory.pools[].capacity": both(elsewhere, memory(func(p *v1alpha1.MemoryPool) { p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2} }),
 			memory(func(p *v1alpha1.MemoryPool) { p.Capacity = nil })),
-		"memory.pools[].resources":     both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Resources = processors }), memory(func(p *v1alpha1.MemoryPool) { p.Resources = nil })),
-		"memory.pools[].nodeSelector":  both(kept, memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = map[string]string{"rack": "a"} }), memory(func(p *v1alpha1.MemoryPool) { p.NodeSelector = nil })),
-		"memory.pools[].tolerations[]": both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = tolerations }), memory(func(p *v1alpha1.MemoryPool) { p.Tolerations = nil })),
-		"sidecars":                     both(elsewhere, withSidecars, func(s *spec) { s.Sidecars = nil }),
+		"memory.pools[].resources": both(amended, memory(func(p *v1alpha1.MemoryPool) { p.Resources = processors }), memory(func(p *v1alpha1.MemoryPool) { p.Resources = nil })),
+		"sidecars":                 both(elsewhere, withSidecars, func(s *spec) { s.Sidecars = nil }),
 		"sidecars.namespaces[]": both(elsewhere, func(s *spec) {
 			withSidecars(s)
 			s.Sidecars.Namespaces = append(s.Sidecars.Namespaces, v1alpha1.SidecarNamespace{Name: "web"})
@@ -255,10 +309,32 @@ func wholes() map[string][]anEdit {
 			s.Resize = &v1alpha1.ResizeSpec{Approval: v1alpha1.ApprovalRequired, Evacuation: v1alpha1.EvacuationDisabled}
 		}, func(s *spec) { s.Resize = nil }),
 	}
+	options := podOptions()
+	for name, class := range map[string]class{
+		".labels": amended, ".annotations": amended, ".nodeSelector": kept, ".affinity": kept, ".topologySpreadConstraints[]": kept, ".tolerations[]": amended, "": kept,
+	} {
+		with := options[strings.TrimPrefix(name, ".")].options
+		if name == ".tolerations[]" {
+			with = v1alpha1.PodOptions{Tolerations: tolerations}
+		} else if name == "" {
+			with = options["affinity"].options
+		}
+		list["memory.pools[].pod"+name] = both(class, memory(func(p *v1alpha1.MemoryPool) { p.Pod = &with }), memory(func(p *v1alpha1.MemoryPool) { p.Pod = nil }))
+		list["compute.pools[].pod"+name] = both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Pod = &with }), compute(func(p *v1alpha1.ComputePool) { p.Pod = nil }))
+	}
+	return list
+}
+
+// ofKubernetes says whether a structure is Kubernetes' own. The operator copies such structures as they are.
+func ofKubernetes(of reflect.Type) bool {
+	return of.Kind() == reflect.Struct && of.PkgPath() == reflect.TypeFor[corev1.Affinity]().PkgPath()
 }
 
 // parts are the JSON paths of structures, lists and maps that may be left out.
 func parts(of reflect.Type, path string) (found []string) {
+	if ofKubernetes(of) {
+		return nil
+	}
 	switch of.Kind() {
 	case reflect.Pointer:
 		if of.Elem().Kind() == reflect.Struct {
@@ -291,7 +367,7 @@ func leaves(of reflect.Type, path string) []string {
 	case reflect.Slice:
 		return leaves(of.Elem(), path+"[]")
 	case reflect.Struct:
-		if of == reflect.TypeFor[resource.Quantity]() {
+		if of == reflect.TypeFor[resource.Quantity]() || ofKubernetes(of) {
 			return []string{path}
 		}
 		var found []string
@@ -328,6 +404,11 @@ func shape(g Gomega, pool *v1alpha1.KVPool, version int32) shapeOf {
 		made.compute = *deployment.Name + text(deployment.Spec.Template)
 	}
 	return made
+}
+
+// amendable is what changes of a pod that runs.
+func amendable(pod *corev1.Pod) string {
+	return fmt.Sprint(pod.Labels, pod.Annotations, pod.Spec.Tolerations, pod.Spec.Containers[0].Resources)
 }
 
 // tryEdit edits a pool of which nothing is kept, and compares what its processes would be made from.
@@ -375,7 +456,8 @@ func tryEdit(path string, edit anEdit) {
 		if edit.class != kept && edit.class != amended {
 			Expect(is.memoryPod).To(Equal(was.memoryPod), "%s: template %d", path, version)
 		}
-		Expect(is.compute != was.compute).To(Equal(edit.class == rolls), "%s: template %d: compute shards", path, version)
+		pulls := strings.HasPrefix(path, "imagePull")
+		Expect(is.compute != was.compute).To(Equal(edit.class == rolls || pulls), "%s: template %d: compute shards", path, version)
 	}
 	Expect(k8s.Delete(w.ctx, w.pool)).To(Succeed())
 }
@@ -446,7 +528,7 @@ var _ = Describe("edits of a KVPool", func() {
 			}
 			// What a pod tolerates is never taken from it while it runs: these come last.
 			slices.SortFunc(paths, func(a, b string) int {
-				last := func(path string) int { return strings.Count(path, "memory.pools[].tolerations") }
+				last := func(path string) int { return strings.Count(path, "memory.pools[].pod.tolerations") }
 				return cmp.Or(last(a)-last(b), cmp.Compare(a, b))
 			})
 			original := w.current().Spec
@@ -456,6 +538,7 @@ var _ = Describe("edits of a KVPool", func() {
 					continue
 				}
 				By(path)
+				had := amendable(w.awaitPod(name))
 				Expect(w.change(func(pool *v1alpha1.KVPool) { edit.edit(&pool.Spec) })).To(Succeed())
 				generation := w.current().Generation
 				Eventually(func(g Gomega) {
@@ -475,14 +558,14 @@ var _ = Describe("edits of a KVPool", func() {
 						g.Expect(own.Reason).To(Equal(v1alpha1.ReasonPodDiffers))
 					case amended:
 						g.Expect(string(own.Status)).To(Equal("True"), own.Message)
-						g.Expect(fmt.Sprint(now.Spec.Tolerations, now.Spec.Containers[0].Resources)).NotTo(Equal(fmt.Sprint(first.Spec.Tolerations, first.Spec.Containers[0].Resources)))
+						g.Expect(amendable(now)).NotTo(Equal(had))
 					case rolls:
 						deployment := &appsv1.Deployment{}
 						g.Expect(k8s.Get(w.ctx, w.key(render.Pool{Name: "cache"}.ComputeName(pool.Spec.Compute.Pools[0].Name)), deployment)).To(Succeed())
 						g.Expect(string(own.Status)).To(Equal("True"), own.Message)
 					}
 				}, within, every).Should(Succeed(), path)
-				if strings.Contains(path, "memory.pools[].tolerations") {
+				if strings.Contains(path, "memory.pools[].pod.tolerations") {
 					continue
 				}
 				Expect(w.change(func(pool *v1alpha1.KVPool) {

@@ -16,10 +16,8 @@ type ComputePoolApplyConfiguration struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Workers is the number of threads of each shard.
 	Workers *int32 `json:"workers,omitempty"`
-	// NodeSelector of the pods.
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations of the pods.
-	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`
+	// Pod says more of the pods: where they may run, and what they carry.
+	Pod *PodOptionsApplyConfiguration `json:"pod,omitempty"`
 	// Resources of the pods.
 	Resources *ResourcesApplyConfiguration `json:"resources,omitempty"`
 }
@@ -54,30 +52,11 @@ func (b *ComputePoolApplyConfiguration) WithWorkers(value int32) *ComputePoolApp
 	return b
 }
 
-// WithNodeSelector puts the entries into the NodeSelector field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, the entries provided by each call will be put on the NodeSelector field,
-// overwriting an existing map entries in NodeSelector field with the same key.
-func (b *ComputePoolApplyConfiguration) WithNodeSelector(entries map[string]string) *ComputePoolApplyConfiguration {
-	if b.NodeSelector == nil && len(entries) > 0 {
-		b.NodeSelector = make(map[string]string, len(entries))
-	}
-	for k, v := range entries {
-		b.NodeSelector[k] = v
-	}
-	return b
-}
-
-// WithTolerations adds the given value to the Tolerations field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Tolerations field.
-func (b *ComputePoolApplyConfiguration) WithTolerations(values ...*TolerationApplyConfiguration) *ComputePoolApplyConfiguration {
-	for i := range values {
-		if values[i] == nil {
-			panic("nil value passed to WithTolerations")
-		}
-		b.Tolerations = append(b.Tolerations, *values[i])
-	}
+// WithPod sets the Pod field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Pod field is set to the value of the last call.
+func (b *ComputePoolApplyConfiguration) WithPod(value *PodOptionsApplyConfiguration) *ComputePoolApplyConfiguration {
+	b.Pod = value
 	return b
 }
 

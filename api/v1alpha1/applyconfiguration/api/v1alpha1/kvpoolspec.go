@@ -6,6 +6,7 @@ package v1alpha1
 
 import (
 	apiv1alpha1 "farpool.dev/farpool/api/v1alpha1"
+	v1 "k8s.io/api/core/v1"
 )
 
 // KVPoolSpecApplyConfiguration represents a declarative configuration of the KVPoolSpec type for use
@@ -16,8 +17,16 @@ type KVPoolSpecApplyConfiguration struct {
 	// Version of the data plane, a tag of the image that the pool was created with; left out, that image itself. An operator upgrade never changes it. An edit
 	// upgrades the pool: its compute shards are replaced first, then its memory nodes restart with the new image, one at a time, and keep their memory.
 	Version *string `json:"version,omitempty"`
-	// Image of the data plane, in full, in place of version: of another registry, or by its digest. An edit upgrades the pool.
+	// Image of the data plane, in full, in place of version: [registry[:port]/]repository, with a tag, a digest, or both, such as
+	// registry.example.com/farpool/dataplane:v1.2.0@sha256:…. An image with a digest is that very one, whatever becomes of the tag. An edit upgrades the pool.
 	Image *string `json:"image,omitempty"`
+	// ImagePullPolicy of the pool's pods: IfNotPresent if it is left out. Always finds out at each start of a container whether a tag means another image by now;
+	// Never takes images that are on the Kubernetes node already. Pods of memory nodes that run keep their policy.
+	ImagePullPolicy *v1.PullPolicy `json:"imagePullPolicy,omitempty"`
+	// ImagePullSecrets names Secrets of the pool's namespace with which the kubelet pulls the image. Pods of memory nodes that run keep theirs, so that an
+	// upgrade to an image that needs another one waits at the first memory node until its pod is made anew. The operator's settings, and not this field, say
+	// what sidecars pull with.
+	ImagePullSecrets []apiv1alpha1.ObjectName `json:"imagePullSecrets,omitempty"`
 	// DataPolicy: with Cache, tables whose memory was lost start empty; with Store, they stop until a person accepts the loss.
 	DataPolicy *apiv1alpha1.DataPolicy `json:"dataPolicy,omitempty"`
 	// Management: Paused keeps the operator from changing anything but certificates, which it renews.
@@ -28,6 +37,8 @@ type KVPoolSpecApplyConfiguration struct {
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
 	// Compute shards, which speak the Redis protocol. A pool without compute shards holds memory that no application reaches, and is not Available.
 	Compute *ComputeSpecApplyConfiguration `json:"compute,omitempty"`
+	// Service by which applications reach the pool; one of type ClusterIP if it is left out.
+	Service *ServiceSpecApplyConfiguration `json:"service,omitempty"`
 	// Resize says how the number of memory nodes changes.
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// Network between clients and memory nodes.
@@ -69,6 +80,24 @@ func (b *KVPoolSpecApplyConfiguration) WithImage(value string) *KVPoolSpecApplyC
 	return b
 }
 
+// WithImagePullPolicy sets the ImagePullPolicy field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ImagePullPolicy field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithImagePullPolicy(value v1.PullPolicy) *KVPoolSpecApplyConfiguration {
+	b.ImagePullPolicy = &value
+	return b
+}
+
+// WithImagePullSecrets adds the given value to the ImagePullSecrets field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the ImagePullSecrets field.
+func (b *KVPoolSpecApplyConfiguration) WithImagePullSecrets(values ...apiv1alpha1.ObjectName) *KVPoolSpecApplyConfiguration {
+	for i := range values {
+		b.ImagePullSecrets = append(b.ImagePullSecrets, values[i])
+	}
+	return b
+}
+
 // WithDataPolicy sets the DataPolicy field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the DataPolicy field is set to the value of the last call.
@@ -106,6 +135,14 @@ func (b *KVPoolSpecApplyConfiguration) WithMemory(value *MemorySpecApplyConfigur
 // If called multiple times, the Compute field is set to the value of the last call.
 func (b *KVPoolSpecApplyConfiguration) WithCompute(value *ComputeSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
 	b.Compute = value
+	return b
+}
+
+// WithService sets the Service field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Service field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithService(value *ServiceSpecApplyConfiguration) *KVPoolSpecApplyConfiguration {
+	b.Service = value
 	return b
 }
 

@@ -33,10 +33,8 @@ type MemoryPoolApplyConfiguration struct {
 	// NUMAAlignment: with SingleNUMANode, a memory node ends with an error unless all its memory is on one NUMA node, which is that of its RDMA
 	// device. Its pod asks for whole processors and has requests equal to limits, so that the kubelet can align it.
 	NUMAAlignment *apiv1alpha1.NUMAAlignment `json:"numaAlignment,omitempty"`
-	// NodeSelector of the pods. A change moves only pods that have not found a place yet.
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations of the pods.
-	Tolerations []TolerationApplyConfiguration `json:"tolerations,omitempty"`
+	// Pod says more of the pods: where they may run, and what they carry.
+	Pod *PodOptionsApplyConfiguration `json:"pod,omitempty"`
 	// Resources of the process itself; the memory it lends is added to request and limit. If neither has cpu, its pod requests 100m, or 500m for
 	// each worker in an Outback pool. Memory nodes of Outback execute all operations, at 1 to 2 microseconds of a processor each: request what the
 	// pool's rate needs.
@@ -105,30 +103,11 @@ func (b *MemoryPoolApplyConfiguration) WithNUMAAlignment(value apiv1alpha1.NUMAA
 	return b
 }
 
-// WithNodeSelector puts the entries into the NodeSelector field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, the entries provided by each call will be put on the NodeSelector field,
-// overwriting an existing map entries in NodeSelector field with the same key.
-func (b *MemoryPoolApplyConfiguration) WithNodeSelector(entries map[string]string) *MemoryPoolApplyConfiguration {
-	if b.NodeSelector == nil && len(entries) > 0 {
-		b.NodeSelector = make(map[string]string, len(entries))
-	}
-	for k, v := range entries {
-		b.NodeSelector[k] = v
-	}
-	return b
-}
-
-// WithTolerations adds the given value to the Tolerations field in the declarative configuration
-// and returns the receiver, so that objects can be build by chaining "With" function invocations.
-// If called multiple times, values provided by each call will be appended to the Tolerations field.
-func (b *MemoryPoolApplyConfiguration) WithTolerations(values ...*TolerationApplyConfiguration) *MemoryPoolApplyConfiguration {
-	for i := range values {
-		if values[i] == nil {
-			panic("nil value passed to WithTolerations")
-		}
-		b.Tolerations = append(b.Tolerations, *values[i])
-	}
+// WithPod sets the Pod field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Pod field is set to the value of the last call.
+func (b *MemoryPoolApplyConfiguration) WithPod(value *PodOptionsApplyConfiguration) *MemoryPoolApplyConfiguration {
+	b.Pod = value
 	return b
 }
 

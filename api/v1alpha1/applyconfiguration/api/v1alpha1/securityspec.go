@@ -13,8 +13,11 @@ import (
 //
 // SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
 type SecuritySpecApplyConfiguration struct {
-	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password.
+	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password; Secret takes it from passwordSecret; None asks for
+	// none. Compute shards read it again when it changes.
 	Password *apiv1alpha1.PasswordMode `json:"password,omitempty"`
+	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists.
+	PasswordSecret *SecretKeyApplyConfiguration `json:"passwordSecret,omitempty"`
 	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
 	// (ca.crt in Secret <pool>-resp-tls).
 	RESPTLS *apiv1alpha1.Switch `json:"respTLS,omitempty"`
@@ -31,6 +34,14 @@ func SecuritySpec() *SecuritySpecApplyConfiguration {
 // If called multiple times, the Password field is set to the value of the last call.
 func (b *SecuritySpecApplyConfiguration) WithPassword(value apiv1alpha1.PasswordMode) *SecuritySpecApplyConfiguration {
 	b.Password = &value
+	return b
+}
+
+// WithPasswordSecret sets the PasswordSecret field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PasswordSecret field is set to the value of the last call.
+func (b *SecuritySpecApplyConfiguration) WithPasswordSecret(value *SecretKeyApplyConfiguration) *SecuritySpecApplyConfiguration {
+	b.PasswordSecret = value
 	return b
 }
 
