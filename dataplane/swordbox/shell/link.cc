@@ -17,7 +17,7 @@
 #include "base/check.h"
 #include "roce/checksums.h"
 
-// Of linux/if_ether.h, which net/if_arp.h's neighbours contradict.
+// Defined in linux/if_ether.h, which other headers here contradict.
 #ifndef ETH_P_ALL
 #define ETH_P_ALL 0x0003
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two cables of the kernel in a network namespace of the test's own: the ends c1 and s1 are for a box, c0 and s0 for
-// those who talk through it. Needs root. The thread is back in its former namespace afterwards.
+// clients and servers that talk through it. Needs root. The thread is back in its former namespace afterwards.
 #pragma once
 
 #include <fcntl.h>
