@@ -2,7 +2,7 @@
 #include "swordbox/shell/replay.h"
 
 #include <algorithm>
-#include <utility>
+#include <optional>
 
 #include "roce/pcap.h"
 
@@ -36,7 +36,7 @@ void pass_time(Box& box, Recorder& out, base::Nanos until) {
 
 }  // namespace
 
-Result<Replayed> replay(base::Bytes file, Settings settings,
+Result<Replayed> replay(base::Bytes file, const Settings& settings,
                         const std::function<Status(base::Nanos time, base::Bytes frame)>& send) {
   auto reader = roce::PcapReader::open(file);
   if (!reader.ok()) return reader.status();
@@ -55,7 +55,7 @@ Result<Replayed> replay(base::Bytes file, Settings settings,
     if (!box) {
       out.now = (*frame)->time;
       const base::Nanos begin = out.now - settings.longest_life;
-      box.emplace(std::move(settings), begin);
+      box.emplace(settings, begin);
     }
     pass_time(*box, out, (*frame)->time);
     out.now = std::max(out.now, (*frame)->time);

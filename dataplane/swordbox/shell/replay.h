@@ -21,7 +21,7 @@ struct Replayed {
 // Gives a pcap file to a box that began long enough before. What leaves the box goes to `send`, with the time since 1970;
 // so does what timers send until nothing is due any more. Frames whose time is earlier than that of one before them come
 // at that one's time. Errors: corrupt (with what is wrong in the file), and what `send` returns.
-base::Result<Replayed> replay(base::Bytes file, Settings settings,
+base::Result<Replayed> replay(base::Bytes file, const Settings& settings,
                               const std::function<base::Status(base::Nanos time, base::Bytes frame)>& send);
 
 }  // namespace farpool::swordbox
