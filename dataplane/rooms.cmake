@@ -11,6 +11,7 @@ target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILAT
                                           ASIO_RECYCLING_ALLOCATOR_CACHE_SIZE=8)
 target_link_libraries(asio INTERFACE OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 farpool_room(net DEPS task base LIBS asio THREADS)
+farpool_room(swordbox/shell DEPS swordbox roce net base)
 include(proto/proto.cmake)
 farpool_room(fabric DEPS roce task base THREADS)
 farpool_room(fabric/contract DEPS fabric task base)

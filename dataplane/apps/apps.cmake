@@ -1,7 +1,7 @@
 # The daemons: build/<preset>/apps/farpool-*. What they share is the room library `apps`.
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
-farpool_room(apps DEPS fabric/verbs fabric/tcp fabric/session_port net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS client node sim control proto
+farpool_room(apps DEPS fabric/verbs fabric/tcp fabric/session_port swordbox/shell swordbox roce net base LIBS PkgConfig::SPDLOG prometheus-cpp::core TEST_DEPS client node sim control proto
              TEST_LIBS nlohmann_json::nlohmann_json)
 target_compile_definitions(apps PUBLIC FARPOOL_VERSION="${FARPOOL_VERSION}")
 target_include_directories(apps SYSTEM PUBLIC ${CLI11_INCLUDE})
@@ -22,6 +22,7 @@ farpool_app(farpool-memory-node memory_node_main.cc DEPS node fabric/tcp control
 farpool_app(farpool-compute-shard compute_shard_main.cc DEPS client front/resp fabric/tcp control)
 farpool_app(farpool-fsck fsck_main.cc DEPS node)
 target_link_libraries(farpool-fsck PRIVATE nlohmann_json::nlohmann_json)
+farpool_app(farpool-swordbox swordbox_main.cc DEPS swordbox/shell control)
 farpool_app(farpool-doctor doctor_main.cc DEPS fabric/verbs)
 target_link_libraries(farpool-doctor PRIVATE nlohmann_json::nlohmann_json)
 
@@ -33,9 +34,10 @@ set_tests_properties(allocations PROPERTIES LABELS room TIMEOUT 900)
 
 # The tests run the daemons.
 foreach(tests apps_test apps_lab_test)
-  add_dependencies(${tests} farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor)
+  add_dependencies(${tests} farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor farpool-swordbox)
   target_compile_definitions(${tests} PRIVATE FARPOOL_MEMORY_NODE="$<TARGET_FILE:farpool-memory-node>"
                                               FARPOOL_COMPUTE_SHARD="$<TARGET_FILE:farpool-compute-shard>"
                                               FARPOOL_FSCK="$<TARGET_FILE:farpool-fsck>"
-                                              FARPOOL_DOCTOR="$<TARGET_FILE:farpool-doctor>")
+                                              FARPOOL_DOCTOR="$<TARGET_FILE:farpool-doctor>"
+                                              FARPOOL_SWORDBOX="$<TARGET_FILE:farpool-swordbox>")
 endforeach()

@@ -128,6 +128,10 @@ void add_common(CLI::App& app, CommonSettings& settings) {
       ->type_name("BASE64");
   app.add_flag("--insecure-plaintext", settings.insecure_plaintext, "no TLS and no authentication: local use only");
   app.add_option("--agent-listen", settings.agent_listen, "host:port of the agent, or none")->capture_default_str();
+  add_process(app, settings);
+}
+
+void add_process(CLI::App& app, CommonSettings& settings) {
   app.add_option("--metrics-listen", settings.metrics_listen, "host:port of /metrics, /healthz and /readyz, or none")
       ->capture_default_str();
   app.add_option("--log-level", settings.log_level)

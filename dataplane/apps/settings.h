@@ -37,6 +37,8 @@ struct CommonSettings {
   std::string log_format = "json";
 };
 void add_common(CLI::App& app, CommonSettings& settings);
+// Adds those of them that every daemon has, if it is part of a pool or not: metrics, logs, a file of flags, the version.
+void add_process(CLI::App& app, CommonSettings& settings);
 
 // Parses; on --help, --version or an error prints and returns the exit status, otherwise nothing.
 std::optional<int> parse(CLI::App& app, int argc, char** argv);

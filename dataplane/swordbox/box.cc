@@ -29,6 +29,11 @@ bool Box::serves(const roce::Address& server) const {
   return std::any_of(ranges_.begin(), ranges_.end(), [&](const RangeState& r) { return r.range.server == server; });
 }
 
+Box::Way Box::way_of(const roce::Packet& packet) const {
+  if (serves(packet.ip.to)) return serves(packet.ip.from) ? Way::between_servers : Way::to_server;
+  return serves(packet.ip.from) ? Way::from_server : Way::elsewhere;
+}
+
 Box::RangeState* Box::range_of(const roce::Address& server, std::uint64_t address, std::uint64_t bytes) {
   for (RangeState& each : ranges_) {
     const Range& range = each.range;
@@ -69,6 +74,10 @@ void Box::on_packet(base::Bytes frame, base::Nanos now, Sink& sink) {
     sink.send(frame);
     return;
   }
+  on_packet(frame, packet, now, sink);
+}
+
+void Box::on_packet(base::Bytes frame, const roce::Packet& packet, base::Nanos now, Sink& sink) {
   const bool to_server = serves(packet.ip.to), from_server = serves(packet.ip.from);
   if (!to_server && !from_server) return pass(frame, sink);
   if (!roce::sums_hold(frame, packet)) {

@@ -41,8 +41,14 @@ class Box {
   // Begins at `now`: for the longest life of a packet, no request that changes a range passes.
   Box(Settings settings, base::Nanos now);
 
+  // Where a packet goes, as far as servers with ranges are concerned.
+  enum class Way : std::uint8_t { elsewhere, to_server, from_server, between_servers };
+  Way way_of(const roce::Packet& packet) const;
+
   // Takes a frame that has come on either side.
   void on_packet(base::Bytes frame, base::Nanos now, Sink& sink);
+  // The same, for a frame that has been parsed already.
+  void on_packet(base::Bytes frame, const roce::Packet& packet, base::Nanos now, Sink& sink);
   // Does what is due. To be called when next_time() has come, or more often.
   void on_time(base::Nanos now, Sink& sink);
   // Returns when something may be due, or kNever.
