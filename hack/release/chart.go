@@ -64,7 +64,7 @@ func (r *release) metadata(text []byte, changes string) ([]byte, error) {
 	}
 	annotations, ok := chart["annotations"].(map[string]any)
 	if !ok {
-		return nil, errors.New("Chart.yaml has no annotations")
+		return nil, errors.New("the chart has no annotations in Chart.yaml")
 	}
 	chart["version"], chart["appVersion"] = r.version, r.version
 	images, err := yaml.Marshal([]map[string]any{

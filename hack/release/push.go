@@ -27,6 +27,9 @@ const (
 	chartContent = types.MediaType("application/vnd.cncf.helm.chart.content.v1.tar+gzip")
 )
 
+// errNoRelease says what to do with a directory that has the sums of a release, and not the files of one.
+var errNoRelease = errors.New("make it anew with make release")
+
 // push publishes a release.
 type push struct {
 	from, registry string
@@ -42,12 +45,12 @@ func (p *push) run(ctx context.Context) error {
 	}
 	charts, err := filepath.Glob(filepath.Join(p.from, "charts", "farpool-*.tgz"))
 	if err != nil || len(charts) != 1 {
-		return fmt.Errorf("%s has %d charts, and a release has one: %v", p.from, len(charts), err)
+		return fmt.Errorf("%s has %d charts, and a release has one (%w)", p.from, len(charts), errors.Join(err, errNoRelease))
 	}
 	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(charts[0]), "farpool-"), ".tgz")
 	images, err := filepath.Glob(filepath.Join(p.from, "images", "*.tar"))
 	if err != nil || len(images) == 0 {
-		return fmt.Errorf("%s has no images: %v", p.from, err)
+		return fmt.Errorf("%s has no images (%w)", p.from, errors.Join(err, errNoRelease))
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
 	for _, archive := range images {
