@@ -51,16 +51,16 @@ build: deps build/dev/build.ninja ## build everything for development
 	@cmake --build build/dev -j $(JOBS)
 	@go build ./...
 
-.PHONY: release
-release: build/release/build.ninja ## build the daemons with optimisation: build/release/apps
+.PHONY: daemons
+daemons: build/release/build.ninja ## build the daemons with optimisation: build/release/apps
 	@cmake --build build/release -j $(JOBS) --target farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor
 
 .PHONY: run
-run: deps release ## one memory node and one compute shard on this machine, without Kubernetes
+run: deps daemons ## one memory node and one compute shard on this machine, without Kubernetes
 	@go run ./hack/run-local $(ARGS)
 
 .PHONY: image-binaries
-image-binaries: release
+image-binaries: daemons
 	@mkdir -p build/image
 	@go build -ldflags='-s -w' -o build/image/farpool-operator ./operator/cmd/manager
 	@for b in farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor; do strip -o build/image/$$b build/release/apps/$$b; done
@@ -68,6 +68,22 @@ image-binaries: release
 .PHONY: images
 images: image-binaries ## build the images; build/image/tag names them
 	@hack/images
+
+# The same commit makes the same bytes, signature and data plane's image aside. KEY signs: a private key in PEM, EC or RSA.
+VERSION ?= $(shell sed -n 's/^version: *//p' charts/farpool/Chart.yaml)
+DISTRIBUTION ?= build/distribution
+KEY ?=
+.PHONY: release
+release: images ## what a registry and a user need, in build/distribution: images, chart, plugin, SBOMs, sums, notes: KEY=private.pem signs
+	@eval "$$($(KINDCTL) env)"; image=farpool/dataplane:$$(cat build/image/tag); docker save -o build/image/dataplane.tar "$$image"; \
+	docker run --rm "$$image" dpkg-query -W -f '$${Package} $${Version} $${Architecture}\n' >build/image/packages
+	@go run ./hack/release make -out $(DISTRIBUTION) -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
+	  -dataplane build/image/dataplane.tar -packages build/image/packages -key "$(KEY)"
+
+REGISTRY ?=
+.PHONY: push
+push: ## publish build/distribution: REGISTRY=registry.example/farpool, with the credentials of docker login; ARGS=-plain-http
+	@go run ./hack/release push -from $(DISTRIBUTION) -registry "$(REGISTRY)" $(ARGS)
 
 .PHONY: up
 up: deps images ## the main job: a kind cluster, the operator, a pool, a data set through it
@@ -185,7 +201,7 @@ mutants-cpp: ## conditions and statements of the data plane changed one at a tim
 
 # What an operation holds while it waits: a frame that its pool does not serve costs a malloc, and cold memory, each time.
 .PHONY: frames
-frames: release ## GET, SET and DEL allocate nothing, and no coroutine of the compute shard has too large a frame
+frames: daemons ## GET, SET and DEL allocate nothing, and no coroutine of the compute shard has too large a frame
 	@cmake --build build/release -j $(JOBS) --target allocations_test
 	@build/release/allocations_test --gtest_brief=1
 	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,outback,client,front,session,index build/release/apps/farpool-compute-shard
@@ -198,26 +214,26 @@ soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths i
 	  build/release/simulate --protocol race --crashes --every-effect --seed $$first --offset $$RANDOM; do first=$$((first + 20000)); done; exit 1
 
 .PHONY: chaos
-chaos: release ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
+chaos: daemons ## processes killed and stopped under load, everything judged: ARGS='--minutes 10', ARGS='--seed 7'
 	@go run ./hack/chaos $(ARGS)
 
 .PHONY: test-tools
-test-tools: deps release ## redis_exporter and redis-cli --stat read the figures of a compute shard
+test-tools: deps daemons ## redis_exporter and redis-cli --stat read the figures of a compute shard
 	@go test -count=1 -timeout 5m -tags daemons $(GO_TEST_FLAGS) ./hack/local
 
 # Where the device is: a guest is slow, and has the program rather than the toolchain.
 .PHONY: chaos-verbs
-chaos-verbs: release ## the same over verbs, on an RDMA device or on SoftRoCE in a guest
+chaos-verbs: daemons ## the same over verbs, on an RDMA device or on SoftRoCE in a guest
 	@hack/deps lab
 	@go build -o build/chaos ./hack/chaos
 	@go run ./hack/lab -timeout 20m -memory 4G -- build/chaos --wire verbs --minutes 3 $(ARGS)
 
 .PHONY: growth
-growth: release ## a RACE pool of processes that comes to hold 16 times as many keys under load: ARGS='--wire tcp'
+growth: daemons ## a RACE pool of processes that comes to hold 16 times as many keys under load: ARGS='--wire tcp'
 	@go run ./hack/growth $(ARGS)
 
 .PHONY: bench
-bench: deps release ## GET and SET through one compute shard, beside redis-server in the same run: ARGS='-memcached -values 16,16384', ARGS=-help
+bench: deps daemons ## GET and SET through one compute shard, beside redis-server in the same run: ARGS='-memcached -values 16,16384', ARGS=-help
 	@hack/deps bench >&2
 	@go run ./dataplane/bench/resp $(ARGS)
 

@@ -163,7 +163,7 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s says too little", rule.Alert)
 			}
 			// The runbook is a heading of the page for operators, and the page names the alert.
-			heading, found := strings.CutPrefix(rule.Annotations["runbook"], "docs/operations.md#")
+			heading, found := strings.CutPrefix(rule.Annotations["runbook_url"], "https://farpool.dev/docs/operations/#")
 			title := ""
 			for _, line := range strings.Split(string(page), "\n") {
 				text := strings.TrimLeft(line, "# ")
@@ -173,7 +173,7 @@ func TestAlerts(t *testing.T) {
 				}
 			}
 			if !found || title == "" {
-				t.Errorf("%s has runbook %q, which docs/operations.md has not", rule.Alert, rule.Annotations["runbook"])
+				t.Errorf("%s has runbook_url %q, which docs/operations.md has not", rule.Alert, rule.Annotations["runbook_url"])
 			}
 			if !strings.Contains(string(page), "`"+rule.Alert+"`") {
 				t.Errorf("docs/operations.md does not name alert %s", rule.Alert)

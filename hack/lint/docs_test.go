@@ -173,3 +173,46 @@ func TestEachRowOfWhatAPoolSurvivesHasSpecs(t *testing.T) {
 		}
 	}
 }
+
+// TestTheRunbookHasCommandsInPlaceOfAnnotations: what a person decides is a command of kubectl farpool, which is on the page of its commands.
+func TestTheRunbookHasCommandsInPlaceOfAnnotations(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/kubectl-farpool.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runbook, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(runbook), "kubectl annotate") {
+		t.Error("docs/operations.md has a kubectl annotate: kubectl farpool has a command for each decision")
+	}
+	files, err := filepath.Glob(filepath.Join(root, "operator/internal/plugin/*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, use := range regexp.MustCompile("(?m)Use: +\"([a-z-]+)").FindAllStringSubmatch(string(text), -1) {
+			commands[use[1]] = true
+		}
+	}
+	if len(commands) < 12 {
+		t.Fatalf("found %d commands: the check looked in the wrong place", len(commands))
+	}
+	delete(commands, "kubectl-farpool")
+	for command := range commands {
+		if !regexp.MustCompile("`(resize )?" + command + "[ `]").Match(page) {
+			t.Errorf("docs/kubectl-farpool.md does not have the command %s", command)
+		}
+	}
+	for _, used := range regexp.MustCompile("kubectl farpool ([a-z-]+)").FindAllStringSubmatch(string(runbook), -1) {
+		if !commands[used[1]] {
+			t.Errorf("docs/operations.md uses kubectl farpool %s, which is no command", used[1])
+		}
+	}
+}

@@ -44,7 +44,7 @@ func (p *Process) Start() error {
 	// Ctrl-C is for the program that runs them; what it leaves behind must not live on.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
-		return fmt.Errorf("%s: %w; build it with `make release`", p.Name, err)
+		return fmt.Errorf("%s: %w; build it with `make daemons`", p.Name, err)
 	}
 	p.Lives++
 	ended, cmd := make(chan struct{}), p.cmd

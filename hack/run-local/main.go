@@ -52,7 +52,7 @@ func start(name string, out *lines, args ...string) (*daemon, error) {
 	d.cmd.Stdout, d.cmd.Stderr = writer, writer
 	go out.copy(name, reader)
 	if err := d.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%s: %w; build it with `make release`", name, err)
+		return nil, fmt.Errorf("%s: %w; build it with `make daemons`", name, err)
 	}
 	go func() {
 		d.exit = d.cmd.Wait()

@@ -156,7 +156,7 @@ func (o *options) wrong() error {
 func (o *options) missing() error {
 	for _, daemon := range []string{"farpool-memory-node", "farpool-compute-shard"} {
 		if path := filepath.Join(o.binaries, daemon); !executable(path) {
-			return fmt.Errorf("%s is not there: build it with `make release`", path)
+			return fmt.Errorf("%s is not there: build it with `make daemons`", path)
 		}
 	}
 	programs := []string{o.redis, o.load}

@@ -294,7 +294,7 @@ func TestOptionsThatCannotBeMeasuredAreRefused(t *testing.T) {
 		"-spin":          {"-spin", "2s"},
 		"give more":      {"-memory", "64", "-values", "1048576"},
 		"-memory must":   {"-memory", "1"},
-		"`make release`": {"-bin", t.TempDir()},
+		"`make daemons`": {"-bin", t.TempDir()},
 	} {
 		var o options
 		flags := flag.NewFlagSet("bench", flag.ContinueOnError)

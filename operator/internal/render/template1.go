@@ -36,6 +36,11 @@ const (
 	stateVolume      = "state"
 	ringsDirectory   = "/run/farpool"
 
+	// PasswordFile is where compute shards find their password.
+	PasswordFile = passwordPath + "/" + KeyPassword
+	// StateVolume is the volume in which memory nodes keep what their next process takes up.
+	StateVolume = stateVolume
+
 	mebibyte = int64(1) << 20
 )
 
