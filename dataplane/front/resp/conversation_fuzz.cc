@@ -84,7 +84,7 @@ class Model {
   void execute() {
     const bool others = !watched_.empty() && !key_.empty() && watched_ != key_;
     if (!spoiled_ && !others) {
-      // Whether a watched key has changed depends on values, which this does not know.
+      // Values decide whether a watched key has changed, and this does not know them.
       if (watched_.empty()) least += commands_;
       most += commands_;
       if (!watched_.empty() || !key_.empty()) run.push_back(key_.empty() ? watched_ : key_);
