@@ -260,6 +260,7 @@ void Conversation::admit() {
   Request& request = *owned;
   request.command.swap(parser_.command());
   request.protocol = protocol_;
+  request.resets = resets_;
   queued_bytes_ += request.command.bytes();
   requests_.push_back(std::move(owned));
 

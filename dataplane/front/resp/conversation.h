@@ -124,6 +124,7 @@ struct Request {
   bool done = false;
   bool failed = false;
   std::uint64_t key_hash = 0;
+  std::uint64_t resets = 0;  // of the conversation, before the command came
   base::Nanos begun = 0;
   std::string reply;
   std::string room;                          // for the value that a command reads

@@ -188,13 +188,12 @@ Task<void> op_watch(Conversation& conversation, Request& request) {
     request.answer().ok();
     co_return;
   }
-  const std::uint64_t resets = conversation.resets();
   base::Result<std::optional<client::Value>> value = co_await conversation.kv().read(key);
   if (!value.ok()) {
     pool_error(request, value.status(), conversation.service().counters);
     co_return;
   }
-  if (conversation.resets() == resets) conversation.watch({std::string(key), std::move(*value)});
+  if (conversation.resets() == request.resets) conversation.watch({std::string(key), std::move(*value)});
   request.answer().ok();
 }
 
