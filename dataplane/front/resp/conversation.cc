@@ -101,7 +101,6 @@ bool Conversation::log_in(std::string_view user, std::string_view password) {
 void Conversation::reset() {
   name.clear();
   transaction_.reset();
-  watched_.reset();
   ++resets_;
   protocol_ = Protocol::resp2;
   authenticated_ = service_.password.empty();

@@ -202,11 +202,16 @@ class Conversation {
   // What MULTI has begun, and neither EXEC nor DISCARD has ended; none: nothing.
   Transaction* transaction() { return transaction_.get(); }
   void begin_transaction() { transaction_ = std::make_unique<Transaction>(); }
-  // Counts calls of reset(): what began before one of them watches nothing after it.
-  std::uint64_t resets() const { return resets_; }
-  const Watched* watched() const { return watched_ ? &*watched_ : nullptr; }
+  // What is watched as a command runs; a RESET between WATCH and the command has ended that, and one after the command,
+  // which may run before it, has not.
+  const Watched* watched(const Request& request) const {
+    return watched_ && watched_->resets == request.resets ? &*watched_ : nullptr;
+  }
   void watch(Watched watched) { watched_ = std::move(watched); }
-  std::optional<Watched> take_watched() { return std::exchange(watched_, std::nullopt); }
+  std::optional<Watched> take_watched(const Request& request) {
+    if (watched(request) == nullptr) watched_.reset();
+    return std::exchange(watched_, std::nullopt);
+  }
   std::string client_line() const;
 
   std::string name, library_name, library_version;

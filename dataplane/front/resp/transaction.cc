@@ -139,7 +139,7 @@ Task<void> op_exec(Conversation& conversation, Request& request) {
     co_return;
   }
   const std::unique_ptr<Transaction> transaction = std::move(request.transaction);
-  const std::optional<Watched> watched = conversation.take_watched();
+  const std::optional<Watched> watched = conversation.take_watched(request);
   if (transaction->spoiled()) {
     request.error("EXECABORT Transaction discarded because of previous errors.");
     co_return;
@@ -173,13 +173,13 @@ Task<void> op_discard(Conversation& conversation, Request& request) {
     co_return;
   }
   request.transaction.reset();
-  (void)conversation.take_watched();
+  (void)conversation.take_watched(request);
   request.answer().ok();
 }
 
 Task<void> op_watch(Conversation& conversation, Request& request) {
   const std::string_view key = request.command[1];
-  const Watched* const before = conversation.watched();
+  const Watched* const before = conversation.watched(request);
   if (request.command.size() > 2 || (before != nullptr && before->key != key)) {
     request.error("ERR WATCH of several keys is not supported: a transaction of this pool has one key");
     co_return;
@@ -193,12 +193,12 @@ Task<void> op_watch(Conversation& conversation, Request& request) {
     pool_error(request, value.status(), conversation.service().counters);
     co_return;
   }
-  if (conversation.resets() == request.resets) conversation.watch({std::string(key), std::move(*value)});
+  conversation.watch({std::string(key), std::move(*value), request.resets});
   request.answer().ok();
 }
 
 Task<void> op_unwatch(Conversation& conversation, Request& request) {
-  (void)conversation.take_watched();
+  (void)conversation.take_watched(request);
   request.answer().ok();
   co_return;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct Request;
 struct Watched {
   std::string key;
   std::optional<client::Value> value;  // nothing: there was no such key
+  std::uint64_t resets = 0;            // Request::resets of the WATCH
 };
 
 // The commands between MULTI and EXEC.
