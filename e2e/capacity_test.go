@@ -32,7 +32,7 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 	}
 
 	BeforeAll(func(ctx SpecContext) {
-		p = apply(ctx, namespace(ctx, "full"), strings.Replace(small("brim", 1, 1, ""), "memory: 64Mi", "memory: 16Mi", 1))
+		p = apply(ctx, namespace(ctx, "full"), strings.Replace(small("brim", 1, 1, "  dataPolicy: Store"), "memory: 64Mi", "memory: 16Mi", 1))
 		p.ready(ctx)
 		through = p.target(ctx).Connect(0)
 		DeferCleanup(through.Close)
@@ -77,6 +77,48 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 		p.tells(ctx, ContainElement(HavePrefix("KVPool/"+p.name+": ")), farpoolv1alpha1.ReasonMemoryAvailable)
 		p.says(ctx, farpoolv1alpha1.ConditionDegraded, metav1.ConditionFalse, farpoolv1alpha1.ReasonHealthy)
 	}, SpecTimeout(3*time.Minute))
+})
+
+var _ = Describe("A cache that is full", func() {
+	DescribeTable("makes room for what is written, keeps what is read, and stops when it is told to", func(ctx SpecContext, index string) {
+		value := strings.Repeat("v", 20_000)
+		p := apply(ctx, namespace(ctx, "evicts"), strings.Replace(small("cache", 1, 1, "  index: {protocol: "+index+"}"), "memory: 64Mi", "memory: 16Mi", 1))
+		p.ready(ctx)
+		through := p.target(ctx).Connect(0)
+		DeferCleanup(through.Close)
+		const hot, keys = 20, 3000
+		for i := range hot {
+			Expect(through.Set(ctx, fmt.Sprintf("hot:%d", i), value, 0).Err()).To(Succeed())
+		}
+		misses := 0
+		for i := range keys {
+			Expect(through.Set(ctx, fmt.Sprintf("new:%d", i), value, 0).Err()).To(Succeed(), "write %d", i)
+			if got, err := through.Get(ctx, fmt.Sprintf("hot:%d", i%hot)).Result(); errors.Is(err, redis.Nil) {
+				misses++
+			} else {
+				Expect(got, err).To(Equal(value))
+			}
+		}
+		AddReportEntry("evicted", fmt.Sprintf("%d writes of %d bytes to 16Mi, none refused; %d of %d reads of %d keys missed", keys, len(value), misses, keys, hot))
+		Expect(misses).To(BeNumerically("<", keys/10))
+		Expect(through.Info(ctx, "stats").Result()).NotTo(ContainSubstring("evicted_keys:0\r\n"))
+
+		By("asking for no eviction, with which the pods go on")
+		before := p.shards(ctx)
+		_, err := kind.Kubectl(ctx, "", "-n", p.namespace, "patch", "kvpool", p.name, "--type=merge", "-p", `{"spec":{"memory":{"eviction":"noeviction"}}}`)
+		Expect(err).NotTo(HaveOccurred())
+		more := 0
+		Eventually(func() error {
+			more++
+			return through.Set(ctx, fmt.Sprintf("more:%d", more), value, 0).Err()
+		}).WithContext(ctx).WithTimeout(time.Minute).WithPolling(time.Millisecond).Should(MatchError(HavePrefix("OOM ")))
+		for _, pod := range before {
+			Expect(p.shards(ctx)).To(ContainElement(HaveField("UID", pod.UID)))
+		}
+	},
+		Entry("with RCuckoo", Label("short"), SpecTimeout(4*time.Minute), "RCuckoo"),
+		Entry("with RACE", Label("long"), SpecTimeout(4*time.Minute), "RACE"),
+		Entry("with Outback", Label("long"), SpecTimeout(4*time.Minute), "Outback"))
 })
 
 var _ = Describe("A pool that is full and may not grow", func() {
