@@ -50,7 +50,7 @@ class Process final : public prometheus::Collectable {
     const swordbox::Shell::Snapshot now = shell_.snapshot();
     Samples samples;
     samples.gauge("farpool_swordbox_ready", "1 if both interfaces pass frames.", now.trouble.empty());
-    samples.counters("farpool_swordbox_", swordbox::kCounts, now.box);
+    samples.counters("farpool_swordbox_", swordbox::kBoxCounts, now.box);
     samples.counters("farpool_swordbox_", swordbox::kShellCounts, now.shell);
     // Families have to follow each other sample by sample.
     for (const auto& count : swordbox::kLinkCounts) {
@@ -122,7 +122,7 @@ int replay(const SwordboxSettings& settings) {
   }
   std::printf("frames %llu, without their end %llu, sent %llu\n%s\n", static_cast<unsigned long long>(result->frames),
               static_cast<unsigned long long>(result->cut), static_cast<unsigned long long>(result->sent),
-              base::describe_counts(swordbox::kCounts, result->counts).c_str());
+              base::describe_counts(swordbox::kBoxCounts, result->counts).c_str());
   return 0;
 }
 

@@ -65,7 +65,7 @@ TEST(Swordbox, StandsBetweenTwoInterfacesUntilASignal) {
   EXPECT_TRUE(eventually([&] { return !server.take().empty(); }));
   EXPECT_TRUE(eventually([&] { return sample_of("farpool_swordbox_other_frames_total", http) == 1; }));
   EXPECT_EQ(sample_of("farpool_swordbox_frames_received_total{side=\"clients\"}", http), 1);
-  expect_counters("farpool_swordbox_", swordbox::kCounts, http);
+  expect_counters("farpool_swordbox_", swordbox::kBoxCounts, http);
   expect_counters("farpool_swordbox_", swordbox::kShellCounts, http);
   ASSERT_TRUE(swordbox::does("ip link set s1 down"));
   EXPECT_TRUE(eventually([&] { return get(http, "/readyz")->find("interface s1 is down") != std::string::npos; }));

@@ -63,7 +63,7 @@ struct Counts {
   std::uint64_t not_roce = 0;
 };
 
-inline constexpr auto kCounts = std::to_array<base::Count<Counts>>({
+inline constexpr auto kBoxCounts = std::to_array<base::Count<Counts>>({
     {&Counts::passed, "passed", "Packets that passed unchanged."},
     {&Counts::changes_replaced, "changes_replaced", "Atomics that became a WRITE of the new value."},
     {&Counts::failures_replaced, "failures_replaced", "Atomics that change nothing, and became a WRITE of no bytes."},

@@ -55,7 +55,7 @@ WorldSetting random_setting(base::Random& random) {
   return setting;
 }
 
-std::string describe(const World& world) { return base::describe_counts(kCounts, world.sum()); }
+std::string describe(const World& world) { return base::describe_counts(kBoxCounts, world.sum()); }
 
 std::string run_seed(std::uint64_t seed, Counts& sum, std::uint64_t& late) {
   base::Random random(seed);
@@ -102,7 +102,7 @@ std::string run_seed(std::uint64_t seed, Counts& sum, std::uint64_t& late) {
   const Counts all = world.sum();
   if (wrong.empty() && is_calm && introduced == 1 && all.refused == 0 && all.cut > 0)
     wrong = "a connection that lives was cut";
-  base::add_counts(kCounts, sum, all);
+  base::add_counts(kBoxCounts, sum, all);
   late += world.server.late;
   return wrong.empty() ? wrong : "seed " + std::to_string(seed) + ": " + wrong + " (" + describe(world) + ")";
 }
@@ -118,10 +118,10 @@ TEST(SwordboxWorlds, RandomOnesKeepTheirRules) {
   const std::uint64_t seeds = asked != nullptr ? std::strtoull(asked, nullptr, 10) : kDefaultSeeds;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) ASSERT_EQ(run_seed(seed, sum, late), "");
   std::printf("%llu worlds: %s; %llu packets came after their client's fence, and none had an effect\n",
-              static_cast<unsigned long long>(seeds), base::describe_counts(kCounts, sum).c_str(),
+              static_cast<unsigned long long>(seeds), base::describe_counts(kBoxCounts, sum).c_str(),
               static_cast<unsigned long long>(late));
   EXPECT_GT(late, 0u);
-  const auto never = base::never_counted(kCounts, sum, [](const base::Count<Counts>& count) {
+  const auto never = base::never_counted(kBoxCounts, sum, [](const base::Count<Counts>& count) {
     return count.value != &Counts::not_roce && count.value != &Counts::surprises &&
            count.value != &Counts::dropped_bad_sum && count.value != &Counts::dropped_unsupported;
   });

@@ -60,7 +60,7 @@ class World : private Sink {
   }
   Counts sum() const {
     Counts all = counted;
-    base::add_counts(kCounts, all, box->counts());
+    base::add_counts(kBoxCounts, all, box->counts());
     return all;
   }
 
@@ -219,7 +219,7 @@ class World : private Sink {
       actions.emplace_back([this] {
         --setting_.restarts;
         restarted = true;
-        base::add_counts(kCounts, counted, box->counts());
+        base::add_counts(kBoxCounts, counted, box->counts());
         box = std::make_unique<Box>(setting_.box, ground.now);
       });
     }
