@@ -495,7 +495,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
     s.counter("farpool_pool_expired_keys_total", "Keys removed because they had expired.",
               sum([](const Shard& shard) { return shard.pool_counters().expired_keys.get(); }));
     s.counter("farpool_pool_doubted_clocks_total",
-              "Times that memory nodes told and this process did not believe: more than two hours ahead of all others.",
+              "Times that memory nodes told and this process did not believe: more than two hours ahead of another.",
               sum([](const Shard& shard) { return shard.pool_counters().doubted_clocks.get(); }));
     s.counter("farpool_pool_evicted_keys_total", "Keys removed to make room for writes, by the pool's eviction policy.",
               sum([](const Shard& shard) { return shard.pool_counters().evicted_keys.get(); }));

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "base/counter.h"
 #include "base/time.h"
@@ -18,7 +17,7 @@ namespace farpool::session {
 inline constexpr std::uint64_t kClockSlack = 10 * base::kMillisecond;
 
 // How far ahead of what it can compare with a clock may be and still be believed: a memory node believes a client that
-// is so far ahead of the node's host, and a client a memory node that is so far ahead of all others. It is more than the
+// is so far ahead of the node's host, and a client a memory node that is so far ahead of another one. It is more than the
 // hour by which hosts are wrong that somebody has set by the wrong time zone, and bounds what one member of a pool can
 // let expire before its time.
 inline constexpr std::uint64_t kClockTrust = 7200ull * base::kSecond;
@@ -57,47 +56,38 @@ class PoolClock {
   explicit PoolClock(base::Counter* doubted = nullptr) : doubted_(doubted) {}
 
   // Returns 0 if no memory node has told the time yet.
-  std::uint64_t now(base::Nanos now) {
-    if (chosen_.time == 0) return 0;
-    return latest_ = std::max(latest_, chosen_.carried(now));
-  }
-  bool known() const { return chosen_.time != 0; }
+  std::uint64_t now(base::Nanos now) { return latest_ = to_tell(now); }
+  bool known() const { return time_ != 0; }
   // Returns what memory nodes are told: now(), but it commits the client to nothing. 0: not known yet.
   std::uint64_t to_tell(base::Nanos now) const {
-    return chosen_.time == 0 ? 0 : std::max(latest_, chosen_.carried(now));
+    return time_ == 0 ? 0 : std::max(latest_, later(time_, elapsed(at_, now)));
   }
-  // Takes what `node` has told, in a reply that has come now. The client goes by the node that is ahead; what one has
-  // told that has been silent for `patience` no longer counts. Returns whether it believes this node: one that is more
-  // than kClockTrust ahead of all others is left out, if there are others.
+  // Takes what `node` has told, in a reply that has come now. A node whose clock is ahead of the one that the client
+  // goes by takes its place; so does any once that has been silent for `patience`. If the two are further apart than
+  // kClockTrust, the client goes by the one that is behind. Returns whether it believes this node.
   bool learn(std::uint64_t node, std::uint64_t told, base::Nanos now, base::Nanos patience) {
     if (told == 0) return true;
-    std::erase_if(told_, [&](const Told& one) { return one.node == node || now - one.at >= patience; });
-    told_.push_back({.node = node, .time = told, .at = now});
-    const auto behind = [&](const Told& a, const Told& b) { return a.carried(now) < b.carried(now); };
-    const auto ahead = std::max_element(told_.begin(), told_.end(), behind);
-    std::iter_swap(ahead, told_.end() - 1);
-    chosen_ = told_.back();
-    if (told_.size() == 1) return true;
-    const Told& second = *std::max_element(told_.begin(), told_.end() - 1, behind);
-    if (chosen_.carried(now) <= later(second.carried(now), kClockTrust)) return true;
-    const bool believed = chosen_.node != node;
-    if (!believed && doubted_ != nullptr) doubted_->add();
-    chosen_ = second;
-    return believed;
+    const std::uint64_t believed = to_tell(now);
+    const bool other = known() && node != node_ && now - at_ < patience;
+    if (other && told > later(believed, kClockTrust)) {
+      if (doubted_ != nullptr) doubted_->add();
+      return false;
+    }
+    if (!other || later(told, kClockTrust) >= believed) {
+      latest_ = believed;
+      if (other && told <= believed) return true;
+    }
+    node_ = node;
+    time_ = told;
+    at_ = now;
+    return true;
   }
 
  private:
-  struct Told {
-    std::uint64_t node = 0;  // its incarnation
-    std::uint64_t time = 0;
-    base::Nanos at = 0;
-
-    std::uint64_t carried(base::Nanos now) const { return later(time, elapsed(at, now)); }
-  };
-
   base::Counter* doubted_;
-  std::vector<Told> told_;    // by each memory node, last; a handful, looked at once a tick
-  Told chosen_;               // that the client goes by
+  std::uint64_t node_ = 0;  // that told it
+  std::uint64_t time_ = 0;
+  base::Nanos at_ = 0;
   std::uint64_t latest_ = 0;  // that any caller has been given
 };
 
