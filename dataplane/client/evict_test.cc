@@ -100,11 +100,7 @@ class PoolEvictionTest : public PoolTest, public ::testing::WithParamInterface<P
     for (int from = 0; from < to; from += kStep) run(client, read_all(client, from, std::min(to, from + kStep), there));
     return there;
   }
-  std::uint64_t evicted() const {
-    std::uint64_t keys = 0;
-    for (const auto& client : clients_) keys += client->pool ? client->pool->counters().evicted_keys.get() : 0;
-    return keys;
-  }
+  std::uint64_t evicted() const { return sum_of(&PoolCounters::evicted_keys); }
 };
 
 // Keys that do not get used are lost, and no others; a write waits for room, and none is refused.

@@ -119,11 +119,7 @@ class PoolExpiryTest : public PoolTest, public ::testing::WithParamInterface<Pro
     run(client, scan_into(client, 100, true, cursor, times));
     return times;
   }
-  std::uint64_t expired_keys() const {
-    std::uint64_t keys = 0;
-    for (const auto& client : clients_) keys += client->pool ? client->pool->counters().expired_keys.get() : 0;
-    return keys;
-  }
+  std::uint64_t expired_keys() const { return sum_of(&PoolCounters::expired_keys); }
 };
 
 TEST_P(PoolExpiryTest, AValueIsThereUntilItExpiresAndNeverAgain) {

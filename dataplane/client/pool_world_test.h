@@ -111,6 +111,13 @@ class PoolTest : public ::testing::Test {
     responders_[i]->serve(*nodes_[i]);
   }
 
+  // Adds up a counter of all clients that have not finished.
+  std::uint64_t sum_of(base::Counter PoolCounters::*counter) const {
+    std::uint64_t sum = 0;
+    for (const auto& client : clients_) sum += client->pool ? (client->pool->counters().*counter).get() : 0;
+    return sum;
+  }
+
   // Returns the clock of a memory node's host.
   std::uint64_t wall(std::size_t i) {
     const HostClock& clock = host_clocks_[i];

@@ -580,8 +580,13 @@ TEST_F(ConversationTest, SaysWhyItDoesNotDoWhatAPoolCannot) {
     const std::string reply = say(command(words));
     EXPECT_TRUE(reply.starts_with("-ERR CLIENT " + words[1]) && reply.find("not supported: ") != reply.npos) << reply;
   }
-  EXPECT_TRUE(
-      say(command({"SET", "a", "1"}) + command({"OBJECT", "IDLETIME", "a"})).ends_with("keeps no access times\r\n"));
+  EXPECT_TRUE(say(command({"SET", "a", "1"}) + command({"OBJECT", "IDLETIME", "a"}))
+                  .ends_with("knows only its own uses of a key\r\n"));
+  EXPECT_TRUE(say(command({"OBJECT", "FREQ", "a"})).starts_with("-ERR An LFU maxmemory policy is not selected"));
+  kv.policy = "volatile-lfu";
+  EXPECT_TRUE(say(command({"OBJECT", "FREQ", "a"})).starts_with("-ERR access frequency not known"));
+  EXPECT_EQ(say(command({"CONFIG", "GET", "maxmemory-policy"})),
+            "*2\r\n$16\r\nmaxmemory-policy\r\n$12\r\nvolatile-lfu\r\n");
   EXPECT_EQ(say(command({"MEMORY", "USAGE", "a"})), ":2\r\n");
   EXPECT_EQ(say(command({"SET", "b", std::string(5000, 'b')}) + command({"LCS", "b", "b", "LEN"})),
             "+OK\r\n-ERR Insufficient memory, transient memory for LCS exceeds 64 MiB\r\n");

@@ -205,12 +205,14 @@ Task<void> op_object(Conversation& conversation, Request& request) {
     request.answer().bulk(encoding_of(**value));
   } else if (asked == "refcount") {
     request.answer().integer(1);
+  } else if (asked == "freq" && conversation.service().kv.eviction_policy().ends_with("-lfu")) {
+    request.error("ERR access frequency not known: a client of a pool knows only its own uses of a key");
   } else if (asked == "freq") {
     request.error(
         "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "
         "between policies at runtime LRU and LFU data will take some time to adjust.");
   } else {
-    request.error("ERR idle time not tracked: a pool keeps no access times");
+    request.error("ERR idle time not known: a client of a pool knows only its own uses of a key");
   }
 }
 

@@ -43,7 +43,7 @@ constexpr CommandSpec on_two_keys(CommandSpec spec) {
 
 inline constexpr std::array kObjectCommands = std::to_array<CommandSpec>({
     of_object("object|encoding", "2.2.3", "Tell how Redis would keep a value"),
-    of_object("object|freq", "4.0.0", "Refused: no access is counted"),
+    of_object("object|freq", "4.0.0", "Refused: a client of a pool knows only its own uses of a key"),
     {.name = "object|help",
      .arity = 2,
      .flags = kLoading | kStale,
@@ -52,7 +52,7 @@ inline constexpr std::array kObjectCommands = std::to_array<CommandSpec>({
      .since = "6.2.0",
      .summary = "Describe the subcommands",
      .instant = do_help},
-    of_object("object|idletime", "2.2.3", "Refused: no access times are kept"),
+    of_object("object|idletime", "2.2.3", "Refused: a client of a pool knows only its own uses of a key"),
     of_object("object|refcount", "2.2.3", "Say 1: no value is shared"),
 });
 
@@ -133,7 +133,7 @@ inline constexpr std::array kKeyCommands = std::to_array<CommandSpec>({
      .tips = "request_policy:multi_shard response_policy:agg_sum",
      .group = "generic",
      .since = "3.2.1",
-     .summary = "Count which keys exist: no access times are kept",
+     .summary = "Count which keys exist, each of which is used by that",
      .operation = op_exists},
 });
 

@@ -28,6 +28,7 @@ class MemoryKv final : public client::Kv {
   std::size_t fail_after = 0;                           // operations that still succeed before `failure` counts
   std::vector<std::string> log;                         // keys in the order in which operations took effect
   std::size_t most_held = 0;
+  std::string policy = "noeviction";
 
   std::size_t held() const { return waiting_.size(); }
   // Lets the n-th of the held operations take effect and end.
@@ -128,6 +129,7 @@ class MemoryKv final : public client::Kv {
     co_return std::nullopt;
   }
   std::uint64_t random() override { return random_.next(); }
+  std::string_view eviction_policy() const override { return policy; }
 
  private:
   struct Gate {
