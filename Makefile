@@ -239,7 +239,7 @@ bench: deps daemons ## GET and SET through one compute shard, beside redis-serve
 	@go run ./dataplane/bench/resp $(ARGS)
 
 # The programs of pages in docs/measurements.
-FIGURES := cuckooduo_index race_cost race_fill race_growth rcuckoo_cost rcuckoo_fill simulate ycsb
+FIGURES := cuckooduo_index race_cost race_fill race_growth rcuckoo_cost rcuckoo_fill simulate swordbox_bench ycsb
 
 .PHONY: figures
 figures: build/release/build.ninja ## what deterministic programs print, in the pages that have it: ARGS='-quick', ARGS='-check', ARGS=-help
