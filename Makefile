@@ -129,6 +129,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 10'
 	@cmake --build build/release -j $(JOBS) --target index_contract_lab_test
 	@$(STEP) "index protocols over verbs" env FARPOOL_WHOLE=1 go run ./hack/lab -timeout 60m -- build/release/index_contract_lab_test --gtest_brief=1
+	@$(STEP) "locks through a SwordBox, over SoftRoCE" go run ./hack/lab -timeout 20m -- build/release/apps_lab_test --gtest_brief=1 --gtest_filter='*Swordbox*'
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
 	@$(STEP) fuzzers $(MAKE) fuzz
@@ -238,7 +239,7 @@ bench: deps daemons ## GET and SET through one compute shard, beside redis-serve
 	@go run ./dataplane/bench/resp $(ARGS)
 
 # The programs of pages in docs/measurements.
-FIGURES := cuckooduo_index race_cost race_fill race_growth rcuckoo_cost rcuckoo_fill simulate ycsb
+FIGURES := cuckooduo_index race_cost race_fill race_growth rcuckoo_cost rcuckoo_fill simulate swordbox_bench ycsb
 
 .PHONY: figures
 figures: build/release/build.ninja ## what deterministic programs print, in the pages that have it: ARGS='-quick', ARGS='-check', ARGS=-help

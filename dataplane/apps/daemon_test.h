@@ -149,10 +149,10 @@ class Daemon {
 };
 
 // Waits until the daemon says that it is ready.
-inline bool comes_up(Daemon& daemon, int http_port) {
+inline bool comes_up(Daemon& daemon, int http_port, const std::string& host = "127.0.0.1") {
   const auto limit = std::chrono::steady_clock::now() + kPatience;
   while (daemon.running() && std::chrono::steady_clock::now() < limit) {
-    const auto answer = get(http_port, "/readyz");
+    const auto answer = get(http_port, "/readyz", host);
     if (answer && answer->find(" 200 ") != std::string::npos) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -3,9 +3,11 @@
 // server acknowledges at once. Most CASes fail, as under contention.
 //
 //   swordbox_bench [CLIENTS [SECONDS]]
+//   swordbox_bench bytes               how long packets are before and behind the box, instead
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -112,10 +114,87 @@ int run(std::uint32_t count, double seconds) {
   return 0;
 }
 
+const char* name_of(roce::Opcode opcode) {
+  switch (opcode) {
+    case roce::Opcode::compare_swap:
+      return "CAS";
+    case roce::Opcode::masked_compare_swap:
+      return "masked CAS";
+    case roce::Opcode::fetch_add:
+      return "FAA";
+    case roce::Opcode::write_only:
+      return "WRITE";
+    case roce::Opcode::acknowledge:
+      return "ACK";
+    case roce::Opcode::atomic_acknowledge:
+      return "Atomic ACK";
+    default:
+      FARPOOL_CHECK(false);
+  }
+}
+
+// What the box made of one packet.
+struct Last : swordbox::Sink {
+  void send(base::Bytes frame) override {
+    bytes = frame.size();
+    FARPOOL_CHECK(roce::parse(frame, packet) == roce::Refusal::none);
+    opcode = packet.bth.opcode;
+    payload = packet.payload.size();
+  }
+  std::size_t bytes = 0, payload = 0;
+  roce::Opcode opcode = roce::Opcode::acknowledge;
+  roce::Packet packet;
+};
+
+// Sends one operation and its acknowledgement through a box that knows the word, and prints a line of a table.
+void print_bytes(swordbox::Box& box, Client& client, const char* what, const roce::Packet& operation, base::Nanos now) {
+  Last there, back;
+  const Frame sent = frame_of(operation), acknowledged = frame_of(acknowledgement(client, 0, false));
+  box.on_packet(sent, now, there);
+  box.on_packet(acknowledged, now, back);
+  client.psn = roce::psn_add(client.psn, 1);
+  std::printf("| %s that %s | %zu | %s of %zu bytes | %zu | %+d | %s | %zu | %s | %zu | %+d |\n",
+              name_of(operation.bth.opcode), what, sent.size(), name_of(there.opcode), there.payload, there.bytes,
+              static_cast<int>(there.bytes) - static_cast<int>(sent.size()), name_of(roce::Opcode::acknowledge),
+              acknowledged.size(), name_of(back.opcode), back.bytes,
+              static_cast<int>(back.bytes) - static_cast<int>(acknowledged.size()));
+}
+
+int print_table() {
+  swordbox::Settings settings;
+  settings.ranges = {{kServer, kLock, 4096}};
+  settings.replace_fetch_add = true;
+  swordbox::Box box(settings, 0);
+  const base::Nanos now = base::kSecond;
+  Client client{.address = roce::ipv4(10, 0, 1, 1)};
+  box.introduce(client.address, 0x8000, kServer, 0x100, 0, 1024, now);
+  // The first answer tells the box what the word is: 0.
+  Last learned;
+  box.on_packet(frame_of(request(client, 0, 7, 7)), now, learned);
+  box.on_packet(frame_of(acknowledgement(client, 0, true)), now, learned);
+  client.psn = 1;
+  std::printf(
+      "| the client sends | bytes | the server gets | bytes | more | it answers | bytes | the client gets | bytes | "
+      "more "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
+  print_bytes(box, client, "changes the word", request(client, 0, 0, 1), now);
+  print_bytes(box, client, "changes nothing", request(client, 0, 0, 1), now);
+  roce::Packet masked = request(client, 0, 1, 2);
+  masked.bth.opcode = roce::Opcode::masked_compare_swap;
+  masked.atomic.compare_mask = 1;
+  masked.atomic.swap_mask = 2;
+  print_bytes(box, client, "changes the word", masked, now);
+  roce::Packet add = request(client, 0, 0, 1);
+  add.bth.opcode = roce::Opcode::fetch_add;
+  print_bytes(box, client, "changes the word", add, now);
+  return 0;
+}
+
 }  // namespace
 }  // namespace farpool
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "bytes") return farpool::print_table();
   const long clients = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 16;
   const double seconds = argc > 2 ? std::strtod(argv[2], nullptr) : 3;
   if (clients < 1 || clients > 255 || seconds <= 0) {

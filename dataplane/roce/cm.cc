@@ -27,7 +27,7 @@ std::optional<CmMessage> parse_cm(const Packet& packet) {
   switch (message.kind) {
     case CmKind::request: {
       message.queue_pair = word(mad, kMadHeader + 32) >> 8;
-      message.psn = word(mad, kMadHeader + 44) >> 8;
+      message.receivers_psn = word(mad, kMadHeader + 44) >> 8;
       const unsigned mtu = static_cast<std::uint8_t>(mad[kMadHeader + 50]) >> 4;  // 1: 256 bytes
       message.mtu = mtu >= 1 && mtu <= 5 ? 128u << mtu : 0;
       return message;
@@ -35,7 +35,7 @@ std::optional<CmMessage> parse_cm(const Packet& packet) {
     case CmKind::reply:
       message.remote_id = word(mad, kMadHeader + 4);
       message.queue_pair = word(mad, kMadHeader + 12) >> 8;
-      message.psn = word(mad, kMadHeader + 20) >> 8;
+      message.receivers_psn = word(mad, kMadHeader + 20) >> 8;
       return message;
     case CmKind::disconnect_request:
       message.remote_id = word(mad, kMadHeader + 4);

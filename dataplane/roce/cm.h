@@ -22,9 +22,9 @@ struct CmMessage {
   CmKind kind = CmKind::request;
   std::uint32_t local_id = 0;   // the sender's number for this connection
   std::uint32_t remote_id = 0;  // the receiver's; not in requests
-  // The sender's queue pair and first PSN, in requests and replies; in a disconnect request the receiver's queue pair.
+  // The sender's queue pair, in requests and replies; in a disconnect request the receiver's.
   std::uint32_t queue_pair = 0;
-  std::uint32_t psn = 0;
+  std::uint32_t receivers_psn = 0;  // with which the receiver of this request or reply begins to send
   std::uint32_t mtu = 0;  // bytes, in requests
 };
 

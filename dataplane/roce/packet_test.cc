@@ -211,14 +211,16 @@ TEST(Packet, EachRefusalHasItsReason) {
   EXPECT_EQ(refusal([&] {}), Refusal::none);
 }
 
-TEST(Cm, ReadsTheQueuePairsOfASetUp) {
+TEST(Cm, ReadsTheQueuePairsAndPsnsOfASetUp) {
   std::vector<CmMessage> messages;
+  std::map<std::uint32_t, std::uint32_t> first;  // PSN, by the queue pair that gets it
   for (const Captured& one : captured()) {
     Packet packet;
     ASSERT_EQ(parse(one.frame, packet), Refusal::none);
     if (one.run != "cm") continue;
     const std::optional<CmMessage> message = parse_cm(packet);
     if (message) messages.push_back(*message);
+    if (packet.bth.queue_pair > 1) first.try_emplace(packet.bth.queue_pair, packet.bth.psn);
   }
   ASSERT_GE(messages.size(), 3u);
   EXPECT_EQ(messages[0].kind, CmKind::request);
@@ -227,6 +229,8 @@ TEST(Cm, ReadsTheQueuePairsOfASetUp) {
   EXPECT_EQ(messages[1].kind, CmKind::reply);
   EXPECT_EQ(messages[1].remote_id, messages[0].local_id);
   EXPECT_NE(messages[1].queue_pair, 0u);
+  ASSERT_TRUE(first.contains(messages[1].queue_pair));
+  EXPECT_EQ(first[messages[1].queue_pair], messages[1].receivers_psn);
   EXPECT_EQ(messages[2].kind, CmKind::ready);
   EXPECT_EQ(messages[2].remote_id, messages[1].local_id);
   EXPECT_EQ(messages[2].local_id, messages[0].local_id);

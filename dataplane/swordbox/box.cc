@@ -246,14 +246,13 @@ void Box::manage(const roce::Packet& packet, base::Nanos now) {
   const std::optional<roce::CmMessage> message = roce::parse_cm(packet);
   if (!message) return;
   if (message->kind == roce::CmKind::request) {
-    pending_[next_pending_] = {true,         packet.ip.from, message->local_id, message->queue_pair,
-                               message->psn, message->mtu};
+    pending_[next_pending_] = {true, packet.ip.from, message->local_id, message->queue_pair, message->mtu};
     next_pending_ = (next_pending_ + 1) % pending_.size();
   }
   if (message->kind != roce::CmKind::reply) return;
   for (Pending& each : pending_) {
     if (!each.live || !(each.client == packet.ip.to) || each.id != message->remote_id) continue;
-    introduce(each.client, each.queue_pair, packet.ip.from, message->queue_pair, each.psn, each.mtu, now);
+    introduce(each.client, each.queue_pair, packet.ip.from, message->queue_pair, message->receivers_psn, each.mtu, now);
     each.live = false;
   }
 }

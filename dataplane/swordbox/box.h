@@ -65,7 +65,7 @@ class Box {
   struct Pending {  // a request of the connection manager
     bool live = false;
     roce::Address client;
-    std::uint32_t id = 0, queue_pair = 0, psn = 0, mtu = 0;
+    std::uint32_t id = 0, queue_pair = 0, mtu = 0;
   };
   struct RangeState {
     Range range;

@@ -157,6 +157,7 @@ class TestHost final : public Host {
   void set_word(std::uint32_t region, std::uint64_t offset, std::uint64_t value) {
     word_at(base_of(region) + offset).store(value, std::memory_order_release);
   }
+  const std::byte* memory_of(std::uint32_t region) { return base_of(region); }
   std::vector<std::uint64_t> snapshot() {
     std::vector<std::uint64_t> words(kSmallBytes / 8);
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(kSmall, 8 * i);

@@ -167,6 +167,12 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     one_less();
   }
 
+  std::uint64_t address_in_packets(const std::byte* region) const {
+    for (const Access access : {Access::write, Access::windows}) {
+      if (const auto place = exposed_.find({region, access}); place != exposed_.end()) return place->second.begin;
+    }
+    return 0;
+  }
   VerbsStats stats() const {
     const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
     return {.lanes = get(count_),
@@ -774,6 +780,10 @@ void VerbsResponder::fence(std::uint64_t session_id, std::function<void()> done)
 }
 
 Status VerbsResponder::place_in_device(base::Bytes region) { return lanes_->place_in_device(region); }
+
+std::uint64_t VerbsResponder::address_in_packets(const std::byte* region) const {
+  return lanes_->address_in_packets(region);
+}
 
 VerbsStats VerbsResponder::stats() const { return lanes_->stats(); }
 

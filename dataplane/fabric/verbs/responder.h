@@ -67,6 +67,9 @@ class VerbsResponder final : public Responder {
   // Calls `done` when the session's queue pairs are gone and its service has drained.
   void fence(std::uint64_t session_id, std::function<void()> done) override;
   base::Status place_in_device(base::Bytes region) override;
+  // Returns the address by which packets name the first byte of a region that clients may write to: what a box between
+  // them and this memory node has to know (docs/operations.md). 0: no lane has asked for the region yet. Control thread.
+  std::uint64_t address_in_packets(const std::byte* region) const;
   void after(base::Nanos delay, std::function<void()> what) override { session_port_.after(delay, std::move(what)); }
   base::Nanos now() const override { return net::Loop::now(); }
   std::uint64_t random() override { return session_port_.random(); }
