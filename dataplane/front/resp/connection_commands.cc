@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "front/resp/connection_commands.h"
 
-#include <malloc.h>
-#include <sys/resource.h>
-#include <sys/utsname.h>
-#include <unistd.h>
-
 #include <array>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -33,23 +27,6 @@ void wrong_arity(Request& request) {
 void switch_word(Request& request) {
   const std::string_view word = request.command[2];
   same_word(word, "on") || same_word(word, "off") ? request.answer().ok() : request.error(kSyntaxError);
-}
-
-// Bytes of this process that are in memory.
-std::uint64_t resident_bytes() {
-  std::uint64_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-std::string seconds_of(const timeval& time) {
-  const std::string micros = std::to_string(time.tv_usec);
-  return std::to_string(time.tv_sec) + "." + std::string(6 - micros.size(), '0') + micros;
-}
-
-// The port that a client connected to; 0 of a Unix socket, as Redis has it.
-std::string port_of(const std::string& address) {
-  return address.starts_with("unix:") ? "0" : address.substr(address.rfind(':') + 1);
 }
 
 }  // namespace
@@ -256,145 +233,6 @@ void do_config_get(Conversation& conversation, Request& request) {
     reply.bulk(name);
     reply.bulk(value);
   }
-}
-
-task::Task<void> op_info(Conversation& conversation, Request& request) {
-  Service& service = conversation.service();
-  const auto wanted = [&request](std::string_view section, bool by_default) {
-    if (request.command.size() == 1) return by_default;
-    for (std::size_t i = 1; i < request.command.size(); ++i) {
-      const std::string_view word = request.command[i];
-      if (same_word(word, section) || same_word(word, "all") || same_word(word, "everything")) return true;
-      if (by_default && same_word(word, "default")) return true;
-    }
-    return false;
-  };
-  std::string text;
-  const auto begin = [&text](std::string_view title) {
-    if (!text.empty()) text += "\r\n";
-    text += "# " + std::string(title) + "\r\n";
-  };
-  const auto field = [&text](std::string_view name, std::string_view value) {
-    text += std::string(name) + ":" + std::string(value) + "\r\n";
-  };
-  Figures figures = service.figures ? service.figures() : Figures{{&service.counters}, 0};
-  const auto sum = [&figures](const auto& get) {
-    std::uint64_t total = 0;
-    for (const Counters* counters : figures.workers) total += get(*counters);
-    return total;
-  };
-  const auto total = [&sum](base::Counter Counters::*counter) {
-    return std::to_string(sum([counter](const Counters& counters) { return (counters.*counter).get(); }));
-  };
-  if (wanted("server", true)) {
-    utsname system{};
-    ::uname(&system);
-    const std::uint64_t uptime = static_cast<std::uint64_t>((net::Loop::now() - service.begun) / base::kSecond);
-    begin("Server");
-    field("redis_version", kRedisVersion);
-    field("redis_mode", "standalone");
-    field("farpool_version", conversation.settings().version);
-    field("os", std::string(system.sysname) + " " + system.release + " " + system.machine);
-    field("arch_bits", std::to_string(8 * sizeof(void*)));
-    field("multiplexing_api", "epoll");
-    field("process_id", std::to_string(::getpid()));
-    field("tcp_port", port_of(conversation.endpoints().local));
-    field("uptime_in_seconds", std::to_string(uptime));
-    field("uptime_in_days", std::to_string(uptime / 86'400));
-  }
-  if (wanted("clients", true)) {
-    begin("Clients");
-    field("connected_clients", total(&Counters::connections));
-    field("maxclients", std::to_string(conversation.settings().max_connections));
-    field("blocked_clients", "0");  // there is no command that blocks
-  }
-  if (wanted("memory", true)) {
-    // The memory of this process: what the pool's keys take is in the metrics of its memory nodes.
-    const struct mallinfo2 heap = ::mallinfo2();
-    begin("Memory");
-    field("used_memory", std::to_string(heap.uordblks + heap.hblkhd));
-    field("used_memory_rss", std::to_string(resident_bytes()));
-    field("mem_clients_normal",
-          std::to_string(service.budget == nullptr ? service.held_bytes : service.budget->held.load()));
-    field("maxmemory", "0");
-    field("maxmemory_policy", std::string(service.kv.eviction_policy()));
-  }
-  if (wanted("persistence", true)) {
-    begin("Persistence");
-    field("loading", "0");
-    field("aof_enabled", "0");
-  }
-  if (wanted("stats", true)) {
-    const std::uint64_t calls = sum([](const Counters& counters) {
-      std::uint64_t all = 0;
-      for (const Counters::PerCommand& command : counters.commands) all += command.calls.get();
-      return all;
-    });
-    const std::uint64_t errors = sum([](const Counters& counters) {
-      std::uint64_t all = counters.refused.get();
-      for (const Counters::PerCommand& command : counters.commands) all += command.errors.get();
-      return all;
-    });
-    begin("Stats");
-    field("total_connections_received", total(&Counters::connections_total));
-    field("total_commands_processed", std::to_string(calls));
-    field("total_net_input_bytes", total(&Counters::input_bytes));
-    field("total_net_output_bytes", total(&Counters::output_bytes));
-    field("rejected_connections", std::to_string(figures.refused_connections));
-    field("expired_keys", std::to_string(figures.expired_keys));
-    field("evicted_keys", std::to_string(figures.evicted_keys));
-    field("keyspace_hits", total(&Counters::hits));
-    field("keyspace_misses", total(&Counters::misses));
-    field("pubsub_channels", "0");
-    field("pubsub_patterns", "0");
-    field("total_error_replies", std::to_string(errors));
-    field("client_output_buffer_limit_disconnections", total(&Counters::cut_for_unread));
-    field("evicted_clients", total(&Counters::cut_for_memory));
-  }
-  if (wanted("replication", true)) {
-    begin("Replication");
-    field("role", "master");
-    field("connected_slaves", "0");
-  }
-  if (wanted("cpu", true)) {
-    rusage used{};
-    ::getrusage(RUSAGE_SELF, &used);
-    begin("CPU");
-    field("used_cpu_sys", seconds_of(used.ru_stime));
-    field("used_cpu_user", seconds_of(used.ru_utime));
-  }
-  if (wanted("cluster", true)) {
-    begin("Cluster");
-    field("cluster_enabled", "0");
-  }
-  if (wanted("commandstats", false)) {
-    begin("Commandstats");
-    for (std::size_t i = 0; i < kMaxCommands; ++i) {
-      const CommandSpec* spec = command_at(i);
-      const std::uint64_t calls = sum([i](const Counters& counters) { return counters.commands[i].calls.get(); });
-      if (spec == nullptr || calls == 0) continue;
-      const std::uint64_t micros =
-          sum([i](const Counters& counters) { return counters.commands[i].latencies.sum_nanos(); }) / 1000;
-      const std::uint64_t errors = sum([i](const Counters& counters) { return counters.commands[i].errors.get(); });
-      const std::uint64_t tenths = micros * 100 / calls;
-      field("cmdstat_" + std::string(spec->name), "calls=" + std::to_string(calls) + ",usec=" + std::to_string(micros) +
-                                                      ",usec_per_call=" + std::to_string(tenths / 100) + "." +
-                                                      std::to_string(tenths % 100 / 10) + std::to_string(tenths % 10) +
-                                                      ",rejected_calls=0,failed_calls=" + std::to_string(errors));
-    }
-  }
-  if (wanted("pool", true) && service.info) {
-    if (!text.empty()) text += "\r\n";
-    text += service.info();
-  }
-  if (wanted("keyspace", true)) {
-    begin("Keyspace");
-    // How many keys expire is counted nowhere: a scan of the pool would have to tell.
-    const base::Result<std::uint64_t> keys = co_await conversation.kv().count();
-    if (keys.ok() && *keys > 0) field("db0", "keys=" + std::to_string(*keys) + ",expires=0,avg_ttl=0");
-    if (!keys.ok()) field("db0_unknown", base::name_of(keys.code()));
-  }
-  request.answer().verbatim(text);
 }
 
 }  // namespace farpool::front::resp
