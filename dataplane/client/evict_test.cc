@@ -104,7 +104,7 @@ class PoolEvictionTest : public PoolTest, public ::testing::WithParamInterface<P
 };
 
 // Keys that do not get used are lost, and no others; a write waits for room, and none is refused.
-TEST_P(PoolEvictionTest, AFullPoolTakesNewKeysInThePlaceOfThoseThatAreNotUsed) {
+TEST_P(PoolEvictionTest, AFullPoolTakesNewKeysInThePlaceOfUnusedOnes) {
   publish_with(v1alpha1::EVICTION_ALLKEYS_LRU);
   Client& client = connected();
   Load load{.hot = 100};

@@ -751,7 +751,7 @@ TEST_F(PoolOfManyTablesTest, AScanGoesOnThroughSplits) {
   for (int i = 0; i < 200; ++i) EXPECT_TRUE(times.contains("key-" + std::to_string(i))) << i;
 }
 
-TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAnybodyWhoNeedsThem) {
+TEST_F(PoolOfManyTablesTest, TheSplitsOfTheDeadAreFinishedWithoutAClientThatNeedsThem) {
   publish(map_of(1));
   Client& other = connect();
   for (const bool asked : {false, true}) {

@@ -178,7 +178,7 @@ TEST(Ledger, FreesOfOthersBlocksAreNotedOnceForEachWord) {
   EXPECT_FALSE(world.ledger.has_noted());
 }
 
-TEST(Ledger, MarksOfOthersAreTakenBackAndThoseThatCannotBeAreNotBelieved) {
+TEST(Ledger, MarksOfOthersAreTakenBackAndImpossibleOnesAreNotBelieved) {
   Ledgered world;
   const std::vector<Block> blocks = world.use_all();
   const std::uint64_t first = world.place(blocks[0]).first;

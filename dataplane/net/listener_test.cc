@@ -318,7 +318,7 @@ TEST_F(ListenerTest, ConnectionsOfSeveralListenersCountTogether) {
 }
 
 // Their peers believe that they are connected.
-TEST_F(ListenerTest, AListenerThatEndsTakesThoseThatWaitIfItShall) {
+TEST_F(ListenerTest, AListenerThatEndsTakesWaitingConnectionsIfItShall) {
   for (const bool takes : {true, false}) {
     must_listen({.address = "127.0.0.1:0", .take_waiting = takes});
     std::array<std::unique_ptr<RawSocket>, 3> peers;

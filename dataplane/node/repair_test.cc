@@ -493,7 +493,7 @@ TEST(Repair, AWordThatChangesBehindItsBarrierEndsTheSession) {
   EXPECT_THAT(world.living.session->why().message(), HasSubstr("lock word 2 changed while it was barred"));
 }
 
-TEST(Repair, SuspectsAreThoseThatNameTheLock) {
+TEST(Repair, SuspectsAreTheSlotsThatNameTheLock) {
   RepairWorld world;
   Client& dead = world.add();
   Client& other = world.add();

@@ -218,7 +218,7 @@ TEST_F(RegistryTest, AGrantSaysWhatTheClientGoesBy) {
   EXPECT_EQ(grant.regions(1).bytes(), 2048u);
 }
 
-TEST_F(RegistryTest, RefusesWhoMayNotAndWhatIsStale) {
+TEST_F(RegistryTest, RefusesRolesThatMayNotAndWhatIsStale) {
   publish(5);
   struct Case {
     const char* what;

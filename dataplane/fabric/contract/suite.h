@@ -951,7 +951,7 @@ FARPOOL_CALL_CONTRACT(CallsThatAreHeldAreOvertaken) {
   EXPECT_TRUE(lane->open());
 }
 
-FARPOOL_CALL_CONTRACT(CallsBeyondThoseThatMayBeInFlightWaitAtTheClient) {
+FARPOOL_CALL_CONTRACT(CallsBeyondTheBoundWaitAtTheClient) {
   auto lane = co_await open_lane(c);
   const std::size_t most = c.port.caps().calls_in_flight;
   Words word(c.port, 1);

@@ -171,7 +171,7 @@ TEST_F(Node, DoesNotReadALaneThatDoesNotTakeItsReplies) {
 }
 
 // The client's lane keeps to the bound by itself (contract/suite.h); a client that ignores it is refused.
-TEST_F(Node, RefusesCallsBeyondThoseThatALaneMayHaveInFlight) {
+TEST_F(Node, RefusesMoreCallsThanALaneMayHaveInFlight) {
   serve();
   auto lane = open_lane();
   std::array<std::byte, 8> word{};

@@ -171,7 +171,7 @@ MaskedCasTrial as_it_should_be() {
 
 TEST(MaskedCasTrial, KnowsADeviceThatDoesWhatItSays) { EXPECT_EQ(as_it_should_be().judge(), ""); }
 
-TEST(MaskedCasTrial, KnowsThoseThatDoNot) {
+TEST(MaskedCasTrial, KnowsDevicesThatDoNot) {
   // Any word that is otherwise.
   for (std::size_t i = 0; i < MaskedCasTrial::kSteps.size(); ++i) {
     for (const int bit : {0, 20, 63}) {

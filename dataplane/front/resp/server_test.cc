@@ -227,7 +227,7 @@ TEST_F(ServerTest, OpensAUnixSocketToWhomItIsTold) {
   std::filesystem::remove_all(directory);
 }
 
-TEST_F(ServerTest, TurnsAwayWhoIsTooMany) {
+TEST_F(ServerTest, TurnsAwayConnectionsBeyondTheBound) {
   settings_.max_connections = 2;
   start();
   SocketClient first = SocketClient::tcp(addresses_[0]);
@@ -253,7 +253,7 @@ TEST_F(ServerTest, AnswersALongPipelineInOrder) {
 }
 
 // A client that asks and does not listen makes the server hold no more than its bounds, and is served in the end.
-TEST_F(ServerTest, HoldsBackForOneWhoDoesNotRead) {
+TEST_F(ServerTest, HoldsBackForAClientThatDoesNotRead) {
   settings_.max_unread_bytes = 4 << 20;
   settings_.max_pipeline = 8;
   start();
@@ -317,7 +317,7 @@ TEST_F(ServerTest, DrainsWhatItHasReadAndThenCloses) {
 }
 
 // Sends on without reading, until the server closes the connection: then send() fails, where it would wait for ever.
-TEST_F(ServerTest, ClosesTheConnectionOfOneWhoNeverReads) {
+TEST_F(ServerTest, ClosesTheConnectionOfAClientThatNeverReads) {
   settings_.max_unread_bytes = 4 << 20;
   settings_.unread_patience = 200 * base::kMillisecond;
   std::promise<std::string> told;
@@ -370,7 +370,7 @@ TEST_F(ServerTest, ClosesSlowReadersRatherThanOthers) {
 }
 
 // A peer that has ended and never reads does not stay for ever.
-TEST_F(ServerTest, GivesUpOnRepliesOfOneWhoHasEndedAndDoesNotRead) {
+TEST_F(ServerTest, GivesUpOnRepliesOfAClientThatHasEndedAndDoesNotRead) {
   settings_.last_patience = 200 * base::kMillisecond;
   start();
   SocketClient client = SocketClient::tcp(addresses_[0]);

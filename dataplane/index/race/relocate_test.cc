@@ -147,7 +147,7 @@ TEST_F(RaceMove, AWriterTakesAwayWhatIsTentativeBeforeItGoesElsewhere) {
 }
 
 // A client that has read an old header may still read a new slot.
-TEST_F(RaceMove, NoKeyLeavesBeforeThoseHaveEndedWhoMayNotKnow) {
+TEST_F(RaceMove, NoKeyLeavesBeforeOperationsHaveEndedThatMayNotKnow) {
   movable(client).follow(move());
   const index::Movable::GoOn go_on = [] { return Status(); };
   Status closed(Code::internal, "it did not come to an end");

@@ -252,7 +252,7 @@ Task<void> put_each(Client* client, std::vector<std::string> keys, Nanos patienc
 }
 
 // A pool that grows splits many tables at once, and one client meets them by turns.
-TEST(RaceSplit, SplitsOfTheDeadAreTakenOverByWhoeverMeetsThemByTurns) {
+TEST(RaceSplit, SplitsOfTheDeadAreTakenOverByAClientThatMeetsThemByTurns) {
   for (std::uint64_t effects = 200; effects < 260; effects += 12) {
     sim::WorldOptions options = options_of(8);
     options.geometry.table_percent = 4;
@@ -390,7 +390,7 @@ TEST(RaceSplit, ALeaseIsOneTasksAtATime) {
 }
 
 // No client waits for a living client's split before it starts one of its own.
-TEST(RaceSplit, WhoeverMeetsASplitOfAnotherSplitsTablesMeanwhile) {
+TEST(RaceSplit, AClientThatMeetsASplitOfAnotherSplitsTablesMeanwhile) {
   sim::WorldOptions options = options_of(8);
   options.geometry.memory_bytes = 32 << 20;
   options.geometry.table_percent = 40;

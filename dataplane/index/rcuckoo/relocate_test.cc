@@ -166,7 +166,7 @@ TEST_F(RcuckooMove, ATableThatFillsUpLosesNoKeyThatIsLeaving) {
 }
 
 // By an earlier map, the key may have been leaving this memory node, and its rows say no more than that.
-TEST_F(RcuckooMove, AKeyThatComesIsNotChangedByWhoFollowsAnOlderMap) {
+TEST_F(RcuckooMove, AKeyThatComesIsNotChangedByAClientThatFollowsAnOlderMap) {
   movable(client).follow(move());
   movable(ignorant).follow(move());
   ASSERT_TRUE(close().ok());

@@ -245,7 +245,7 @@ Task<void> put_and_note(Client& client, Nanos patience, std::vector<Status>* int
   into->push_back(put.status());
 }
 
-TEST(Table, ThoseWhoWaitForALockOfTheDeadRepairItOnce) {
+TEST(Table, ClientsThatWaitForALockOfTheDeadRepairItOnce) {
   World world(options_of(1000));
   Client& victim = world.connect("victim");
   User b{world, world.connect("survivor")};
@@ -356,7 +356,7 @@ Task<void> append_to(Client& client, std::string key, std::string more, Result<b
 }
 
 // Operations that wait for memory hold all slots, and the heap has to ask the index to find some, which takes a slot.
-TEST(Table, WhoWaitsForMemoryHoldsNoSlotThatFindingItNeeds) {
+TEST(Table, AWaiterForMemoryHoldsNoSlotThatFindingItNeeds) {
   World world(options_of(1000));
   Client& hoarder = world.connect("hoarder");
   constexpr std::uint64_t kBytes = 200'000;

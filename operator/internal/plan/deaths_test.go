@@ -127,7 +127,7 @@ func TestAProcessThatAnswersIsTheLastOfItsPod(t *testing.T) {
 }
 
 // A memory node that comes into the map has had no sessions: it need not say that a process has closed any there.
-func TestANewcomerHasNothingToSayOfThoseWhoLeftBefore(t *testing.T) {
+func TestANewcomerHasNothingToSayOfProcessesThatLeftBefore(t *testing.T) {
 	d := stageOf(v1alpha1.DataPolicyCache, 2, "a", "b")
 	if d.closedEverywhere(v1alpha1.ProcessID(0xa)) {
 		t.Error("closed, and no memory node says so")
