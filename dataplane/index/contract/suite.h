@@ -902,11 +902,11 @@ struct Wins {
   std::mutex mutex;
   std::vector<int> of_key;
 };
-inline Task<void> race_for_keys(Member& member, Wins& wins) {
+inline Task<void> compete_for_keys(Member& member, Wins& wins) {
   for (std::size_t i = 0; i < wins.of_key.size(); ++i) {
     Cost cost;
     const Nanos by = member.port().now() + kPatience;
-    const auto won = co_await member.table().insert("race" + std::to_string(i), "x", by, cost);
+    const auto won = co_await member.table().insert("prize" + std::to_string(i), "x", by, cost);
     EXPECT_TRUE(won.ok()) << text(won.status());
     const std::lock_guard lock(wins.mutex);
     if (won.ok() && *won) ++wins.of_key[i];
@@ -922,7 +922,7 @@ TEST_P(Concurrency, InsertRacesHaveOneWinner) {
     Wins wins{.of_key = std::vector<int>(200)};
     const auto filled = static_cast<std::size_t>(static_cast<double>(bed->geometry().entries()) * sample.full) - 200;
     for (std::size_t i = 0; i < filled; ++i) ASSERT_TRUE(*a.insert("fill" + std::to_string(i), "x"));
-    all_at_once(*bed, [&](Member& member, std::uint64_t) { return race_for_keys(member, wins); });
+    all_at_once(*bed, [&](Member& member, std::uint64_t) { return compete_for_keys(member, wins); });
     EXPECT_EQ(std::count(wins.of_key.begin(), wins.of_key.end(), 1), 200);
     expect_sound(*bed);
   }
