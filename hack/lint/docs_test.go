@@ -216,3 +216,31 @@ func TestTheRunbookHasCommandsInPlaceOfAnnotations(t *testing.T) {
 		}
 	}
 }
+
+// TestGoldenTracesInPagesAreThoseOfTheirFiles: a trace that stands in a page below a link to its file is what the file has, and what a test compares.
+func TestGoldenTracesInPagesAreThoseOfTheirFiles(t *testing.T) {
+	trace := regexp.MustCompile("\\[golden trace\\]\\(([^)]+)\\)(?:[^\n]+\n)+\n```\n([^`]+)```")
+	found := 0
+	for _, path := range tracked(t) {
+		if filepath.Ext(path) != ".md" {
+			continue
+		}
+		page, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			continue // deleted in the work tree
+		}
+		for _, match := range trace.FindAllStringSubmatch(string(page), -1) {
+			found++
+			of := filepath.Join(filepath.Dir(path), match[1])
+			file, err := os.ReadFile(filepath.Join(root, of))
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+			} else if !strings.Contains(string(file), match[2]) {
+				t.Errorf("%s shows a trace that %s does not have: copy it anew, and read the page again", path, of)
+			}
+		}
+	}
+	if found == 0 {
+		t.Fatal("found no trace in a page: the check looked in the wrong place")
+	}
+}
