@@ -264,6 +264,29 @@ class Shard {
   std::thread thread_;
 };
 
+// What the metrics show of all that a pool has counted besides its operations, its tables and its repairs.
+struct PoolCount {
+  base::Counter client::PoolCounters::*value;
+  const char* name;
+  const char* help;
+};
+constexpr PoolCount kPoolCounts[] = {
+    {&client::PoolCounters::sessions_opened, "farpool_pool_sessions_opened_total", "Sessions that were opened."},
+    {&client::PoolCounters::sessions_lost, "farpool_pool_sessions_lost_total",
+     "Sessions that ended otherwise than by a goodbye."},
+    {&client::PoolCounters::failed_opens, "farpool_pool_sessions_failed_total", "Attempts at a session that failed."},
+    {&client::PoolCounters::map_fetches, "farpool_pool_map_reads_total", "Reads of the shard map."},
+    {&client::PoolCounters::failed_map_fetches, "farpool_pool_map_reads_failed_total",
+     "Reads of the shard map that failed."},
+    {&client::PoolCounters::expired_keys, "farpool_pool_expired_keys_total", "Keys removed because they had expired."},
+    {&client::PoolCounters::doubted_clocks, "farpool_pool_doubted_clocks_total",
+     "Times that memory nodes told and this process did not believe: more than two hours ahead of another."},
+    {&client::PoolCounters::evicted_keys, "farpool_pool_evicted_keys_total",
+     "Keys removed to make room for writes, by the pool's eviction policy."},
+    {&client::PoolCounters::forged_maps, "farpool_pool_forged_maps_total",
+     "Shard maps that memory nodes showed and the operator has not signed."},
+};
+
 // Answers the agent, the probes and the metrics, on threads of their own.
 class Process final : public control::Subject, public prometheus::Collectable {
  public:
@@ -482,25 +505,10 @@ class Process final : public control::Subject, public prometheus::Collectable {
   void collect_pool(Samples& s) const {
     s.gauge("farpool_pool_sessions", "Sessions with memory nodes.",
             sum([](const Shard& shard) { return shard.pool_counters().sessions.get(); }));
-    s.counter("farpool_pool_sessions_opened_total", "Sessions that were opened.",
-              sum([](const Shard& shard) { return shard.pool_counters().sessions_opened.get(); }));
-    s.counter("farpool_pool_sessions_lost_total", "Sessions that ended otherwise than by a goodbye.",
-              sum([](const Shard& shard) { return shard.pool_counters().sessions_lost.get(); }));
-    s.counter("farpool_pool_sessions_failed_total", "Attempts at a session that failed.",
-              sum([](const Shard& shard) { return shard.pool_counters().failed_opens.get(); }));
-    s.counter("farpool_pool_map_reads_total", "Reads of the shard map.",
-              sum([](const Shard& shard) { return shard.pool_counters().map_fetches.get(); }));
-    s.counter("farpool_pool_map_reads_failed_total", "Reads of the shard map that failed.",
-              sum([](const Shard& shard) { return shard.pool_counters().failed_map_fetches.get(); }));
-    s.counter("farpool_pool_expired_keys_total", "Keys removed because they had expired.",
-              sum([](const Shard& shard) { return shard.pool_counters().expired_keys.get(); }));
-    s.counter("farpool_pool_doubted_clocks_total",
-              "Times that memory nodes told and this process did not believe: more than two hours ahead of another.",
-              sum([](const Shard& shard) { return shard.pool_counters().doubted_clocks.get(); }));
-    s.counter("farpool_pool_evicted_keys_total", "Keys removed to make room for writes, by the pool's eviction policy.",
-              sum([](const Shard& shard) { return shard.pool_counters().evicted_keys.get(); }));
-    s.counter("farpool_pool_forged_maps_total", "Shard maps that memory nodes showed and the operator has not signed.",
-              sum([](const Shard& shard) { return shard.pool_counters().forged_maps.get(); }));
+    for (const PoolCount& count : kPoolCounts) {
+      s.counter(count.name, count.help,
+                sum([&count](const Shard& shard) { return (shard.pool_counters().*count.value).get(); }));
+    }
 
     const auto each = [](auto what) {
       for (std::size_t i = 0; i < client::kOperations; ++i) {
