@@ -104,20 +104,22 @@ void add_flags(CLI::App& app, Settings& settings) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--max-connections", settings.resp.max_connections,
-                 "of clients at once; fewer where the process may not open so many files")
+                 "so many clients at once; fewer where the process may not open so many files")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   app.add_option("--max-pipeline", settings.resp.max_pipeline, "commands of a connection that may wait")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  add_size(app, "--max-reply-bytes", settings.resp.max_reply_bytes, "of one command's reply (default 64Mi)");
+  add_size(app, "--max-reply-bytes", settings.resp.max_reply_bytes,
+           "a command's reply is no longer than this (default 64Mi)");
   add_size(app, "--max-unread-bytes", settings.resp.max_unread_bytes,
-           "of replies that a client has not taken: then it is not read, and closed when it goes on to take none "
+           "a client that leaves so many bytes of replies unread is not read, and closed when it goes on to take none "
            "(default 128Mi)");
   add_size(app, "--max-held-bytes", settings.resp.max_held_bytes,
-           "of requests and replies of all clients: beyond that, clients that do not take their replies are closed "
+           "requests and replies of all clients: beyond that, clients that do not take their replies are closed "
            "(default 256Mi)");
-  add_duration(app, "--operation-deadline", settings.operation_deadline, "of one operation of the pool (default 5s)");
+  add_duration(app, "--operation-deadline", settings.operation_deadline,
+               "an operation of the pool ends within this time (default 5s)");
   add_duration(
       app, "--drain", settings.drain,
       "after a signal to end: how long connections are still taken, for clients that do not know yet (default 5s)");

@@ -64,7 +64,8 @@ int main(int argc, char** argv) {
   app.add_option("--rdma-interface", wanted.interface, "network interface whose address the daemon is to use");
   app.add_option("--attachment", wanted.attachment, "how pods get the device: what that needs is looked at, too")
       ->check(CLI::IsMember({"SharedDevicePlugin", "SRIOV", "DRA", "HostNetwork"}));
-  add_size(app, "--huge-pages", wanted.huge_page, "of this size are needed, 2Mi or 1Gi: one is taken and given back");
+  add_size(app, "--huge-pages", wanted.huge_page,
+           "their size, 2Mi or 1Gi, if pods need them: one is taken and given back");
   add_size(app, "--register", options.register_bytes,
            "bytes that are registered to see whether it can be done (default 64Mi)");
   app.add_flag("--json", as_json, "for programs");

@@ -92,20 +92,19 @@ void add_flags(CLI::App& app, Settings& settings) {
       "anonymous memory, which ends with the process");
   app.add_flag("--refuse-damaged-memory", settings.refuse_damaged_memory,
                "end with an error, rather than begin empty, if what --memory-path holds cannot be taken up");
-  add_size(
-      app, "--huge-pages", settings.huge_pages,
-      "of this size, 2Mi or 1Gi, hold the memory: of the volume of --memory-path, or of the kernel's; default: only "
-      "huge pages that the kernel makes by itself");
+  add_size(app, "--huge-pages", settings.huge_pages,
+           "size of the pages that hold the memory, 2Mi or 1Gi, from the volume of --memory-path or the kernel; "
+           "default: only huge pages that the kernel makes by itself");
   app.add_flag("--numa-align", settings.numa_align,
                "end with an error if the memory is not on one NUMA node, that of the RDMA device if it has one");
   app.add_option("--listen", settings.listen, "host:port of the session port")->capture_default_str();
   app.add_option("--advertise", settings.advertise, "host:port or [v6]:port that clients are told; default: --listen");
   app.add_option("--protocol", settings.geometry.protocol,
-                 "of the index: " + names_of_protocols() +
+                 "the index protocol: " + names_of_protocols() +
                      "; some have entries and rows of one size, and ignore the flags for these (default " +
                      std::string(protocols::of(settings.geometry.protocol).name()) + ")")
       ->transform(CLI::CheckedTransformer(protocols_by_name()));
-  app.add_option("--entry-bytes", settings.geometry.entry_bytes, "of an index entry: 16, 24, 32, 48 or 64")
+  app.add_option("--entry-bytes", settings.geometry.entry_bytes, "size of an index entry: 16, 24, 32, 48 or 64")
       ->capture_default_str();
   app.add_option("--entries-per-row", settings.geometry.entries_per_row)->capture_default_str();
   app.add_option("--rows-per-lock", settings.geometry.rows_per_lock, "a power of two")->capture_default_str();
@@ -118,20 +117,22 @@ void add_flags(CLI::App& app, Settings& settings) {
           std::map<std::string, node::LockPlacement>{{"host", node::LockPlacement::host},
                                                      {"device-preferred", node::LockPlacement::device_preferred},
                                                      {"device-required", node::LockPlacement::device_required}}));
-  app.add_option("--table-percent", settings.geometry.table_percent, "of the memory that the index takes")
+  app.add_option("--table-percent", settings.geometry.table_percent, "percent of the memory that the index takes")
       ->capture_default_str();
   app.add_option(
          "--tables", settings.geometry.tables,
-         "that the table may be split into while clients work, as keys come: a power of two; 1 where the protocol "
-         "splits none")
+         "how many tables the first one may be split into while clients work, as keys come: a power of two; 1 where "
+         "the protocol splits none")
       ->capture_default_str();
   app.add_option("--initial-tables", settings.initial_tables,
-                 "of --tables that a memory which is formatted begins with: a power of two")
+                 "how many of --tables have keys when memory is formatted: a power of two")
       ->capture_default_str();
   add_duration(app, "--failure-timeout", settings.failure_timeout,
                "a lock that stands for this long has a dead holder (default 2s, and 100ms on verbs)");
   add_duration(app, "--lease", settings.lease, "a client that is silent for this long is fenced (default 5s)");
-  app.add_option("--threads", settings.threads, "that execute verbs")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--threads", settings.threads, "threads that execute verbs")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--max-sessions", settings.geometry.max_sessions)->check(CLI::Range(1, 65536))->capture_default_str();
   app.add_option("--max-lanes", settings.max_lanes)->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_flag("--standalone", settings.standalone,

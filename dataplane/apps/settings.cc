@@ -105,7 +105,7 @@ void add_duration(CLI::App& app, const std::string& flag, base::Nanos& into, con
 }
 
 void add_common(CLI::App& app, CommonSettings& settings) {
-  app.add_option("--name", settings.name, "of this process; unique in the pool")
+  app.add_option("--name", settings.name, "name of this process; unique in the pool")
       ->required()
       ->check([](const std::string& name) {
         return name.empty() || name.size() > 253 ? std::string("must have 1 to 253 characters") : std::string();

@@ -47,7 +47,7 @@ void add_bounds(CLI::App& app, swordbox::Settings& box) {
   app.add_option("--connections", box.connections, "that are followed at a time; requests to ranges of others are lost")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--words", box.words, "of ranges that are known at a time")
+  app.add_option("--words", box.words, "so many words of ranges are known at a time")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   app.add_option("--operations", box.entries, "on words that are remembered for each connection")
@@ -59,10 +59,11 @@ void add_bounds(CLI::App& app, swordbox::Settings& box) {
   app.add_flag("--replace-fetch-add", box.replace_fetch_add,
                "FAAs become WRITEs, too: pays where the NIC executes atomics slower than a trip takes");
   add_duration(app, "--again", box.again, "after which the box sends again what no response has covered (500us)");
-  add_duration(app, "--silence", box.silence, "of a server's queue pair, after which a connection is cut (5ms)");
+  add_duration(app, "--silence", box.silence,
+               "a server's queue pair that says nothing for so long has its connection cut (5ms)");
   add_duration(app, "--longest-life", box.longest_life,
-               "of a packet between the box and a server, in either direction, with its time in queues. No packet may "
-               "come later (1ms)");
+               "how long a packet may travel between the box and a server, in either direction, with its time in "
+               "queues. No packet may come later (1ms)");
   add_duration(app, "--idle", box.idle, "after which a silent connection may be forgotten (10m)");
 }
 
@@ -70,13 +71,15 @@ void add_capture(CLI::App& app, SwordboxSettings& settings) {
   app.add_option("--capture", settings.capture,
                  "path to which .before.pcap and .after.pcap are added: the packets of one connection, as they come "
                  "and as they leave; empty: none");
-  add_address(app, "--capture-client", settings.capture_client, "of the connection");
-  add_address(app, "--capture-server", settings.capture_server, "of the connection");
-  app.add_option("--capture-client-queue-pair", settings.capture_client_queue_pair, "of the connection; default: all")
+  add_address(app, "--capture-client", settings.capture_client, "the client of the connection");
+  add_address(app, "--capture-server", settings.capture_server, "the server of the connection");
+  app.add_option("--capture-client-queue-pair", settings.capture_client_queue_pair,
+                 "a queue pair of the connection; default: all")
       ->check(CLI::Range(0u, roce::kPsnMask));
-  app.add_option("--capture-server-queue-pair", settings.capture_server_queue_pair, "of the connection; default: all")
+  app.add_option("--capture-server-queue-pair", settings.capture_server_queue_pair,
+                 "a queue pair of the connection; default: all")
       ->check(CLI::Range(0u, roce::kPsnMask));
-  add_size(app, "--capture-bytes", settings.capture_bytes, "of each file, at which the capture ends (64Mi)");
+  add_size(app, "--capture-bytes", settings.capture_bytes, "the capture ends when a file has this size (64Mi)");
 }
 
 bool overlap(const swordbox::Range& a, const swordbox::Range& b) {

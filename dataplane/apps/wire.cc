@@ -25,16 +25,17 @@ void add_wire(CLI::App& app, WireSettings& settings) {
                  "IP address of the device's interface to use; empty: its first of IPv4, else of IPv6");
   app.add_option("--rdma-interface", settings.interface,
                  "network interface of this pod whose address to use, in place of --rdma-address");
-  app.add_option("--traffic-class", settings.traffic_class, "of RDMA packets: DSCP times 4")
+  app.add_option("--traffic-class", settings.traffic_class, "traffic class of RDMA packets: DSCP times 4")
       ->check(CLI::Range(0, 255))
       ->capture_default_str();
   app.add_flag(
       "--rdma-masked-cas", settings.masked_cas,
       "ask an mlx5 NIC for its own masked CAS, which is tried first, where a CAS of a guessed word is sent otherwise; "
       "not yet run on hardware");
-  app.add_option("--rdma-memory-windows", settings.memory_windows,
-                 "of a memory node: give each lane keys that are good on no other, where the device has memory windows "
-                 "of type 2B; false: keys that are good on every lane")
+  app.add_option(
+         "--rdma-memory-windows", settings.memory_windows,
+         "memory nodes alone: give each lane keys that are good on no other, where the device has memory windows "
+         "of type 2B; false: keys that are good on every lane")
       ->capture_default_str();
   app.add_option("--rdma-connection-manager", settings.connection_manager,
                  "connect lanes by librdmacm, where the RDMA device's address is one of this network namespace on both "

@@ -156,8 +156,8 @@ int main(int count, char** words) {
   app.add_option("what", what, "inserts, failures, sizes, theorems or full-theorems")
       ->required()
       ->check(CLI::IsMember({"inserts", "failures", "sizes", "theorems", "full-theorems"}));
-  app.add_option("--slots", slots, "of each table")->check(CLI::Range(1000, 100'000'000));
-  app.add_option("--runs", runs, "of each table that is filled until an insert fails")->check(CLI::Range(1, 1000));
+  app.add_option("--slots", slots, "how many slots each table has")->check(CLI::Range(1000, 100'000'000));
+  app.add_option("--runs", runs, "how often each table is filled until an insert fails")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, count, words);
   if (what == "inserts") farpool::print_inserts(slots);
   if (what == "failures") farpool::print_failures(slots, runs);

@@ -204,9 +204,9 @@ int main(int count, char** words) {
   std::uint64_t runs = 1;
   bool only_sizes = false, only_growth = false;
   CLI::App app("Builds Outback's locators, and says what they take and give.");
-  app.add_option("--keys", sizes, "of each locator");
-  app.add_option("--load", loads, "of each: keys to a slot of the table")->check(CLI::Range(0.05, 0.99));
-  app.add_option("--runs", runs, "of each build, under other salts")->check(CLI::Range(1, 1000));
+  app.add_option("--keys", sizes, "how many keys each locator has");
+  app.add_option("--load", loads, "keys for each slot of the table")->check(CLI::Range(0.05, 0.99));
+  app.add_option("--runs", runs, "how often each is built, with other salts")->check(CLI::Range(1, 1000));
   app.add_flag("--sizes", only_sizes, "print sizes, and build nothing");
   app.add_flag("--growth", only_growth, "insert keys into tables of that many slots after they were built");
   CLI11_PARSE(app, count, words);

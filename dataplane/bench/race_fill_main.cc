@@ -66,8 +66,8 @@ int main(int count, char** words) {
   std::vector<std::uint64_t> sizes = {5'000, 50'000, 500'000};
   std::uint64_t runs = 5;
   CLI::App app("Fills RACE subtables of random keys until an insert fails.");
-  app.add_option("--groups", sizes, "of each table");
-  app.add_option("--runs", runs, "of each size")->check(CLI::Range(1, 1000));
+  app.add_option("--groups", sizes, "how many groups each table has");
+  app.add_option("--runs", runs, "how often each size is tried")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, count, words);
   std::printf("| groups | slots | fill %%, mean | least | most | lookups that meet another key's print %% |\n");
   std::printf("|---|---|---|---|---|---|\n");

@@ -296,7 +296,7 @@ int main(int count_of_words, char** words) {
   CLI::App app("A RACE pool that grows while it serves, in the simulator.");
   app.add_option("--keys", setup.keys, "at first")->check(CLI::PositiveNumber);
   app.add_option("--growth", setup.growth, "times so many in the end")->check(CLI::PositiveNumber);
-  app.add_option("--entries", setup.entries, "of a table")->check(CLI::Range(1000, 10'000'000));
+  app.add_option("--entries", setup.entries, "how many entries a table has")->check(CLI::Range(1000, 10'000'000));
   app.add_option("--tables", setup.tables, "a power of two; one is in use at first");
   app.add_option("--clients", setup.clients)->check(CLI::PositiveNumber);
   app.add_option("--inserts", setup.inserts, "share of new keys, while it grows; half are reads, the rest updates")

@@ -301,12 +301,12 @@ int main(int count_of_words, char** words) {
   std::uint64_t settle_ms = 300, measure_ms = 500;
   std::string svg;
   CLI::App app("Throughput of a simulated pool against failures of clients a second.");
-  app.add_option("--entries", setup.entries, "of the table, in the full size");
+  app.add_option("--entries", setup.entries, "how many entries the table has, in the full size");
   app.add_option("--scale", setup.scale, "the NIC is slower by this, and the table smaller");
   app.add_option("--rates", rates, "failures a second; the first should be 0");
   app.add_option("--rows-per-lock", granularities, "a run for each");
-  app.add_option("--settle-ms", settle_ms, "of each rate, before it is measured");
-  app.add_option("--measure-ms", measure_ms, "of each rate");
+  app.add_option("--settle-ms", settle_ms, "how long each rate runs before it is measured");
+  app.add_option("--measure-ms", measure_ms, "how long each rate is measured");
   app.add_option("--seed", setup.seed);
   app.add_option("--svg", svg, "file to draw to");
   CLI11_PARSE(app, count_of_words, words);

@@ -311,17 +311,18 @@ int main(int count, char** words) {
   double most = 0;
   std::string svg;
   CLI::App app("The memory that a simulated pool takes for what lives in it, while values are written over.");
-  app.add_option("--protocol", setup.protocol, "of the pool")
+  app.add_option("--protocol", setup.protocol, "the pool's index protocol")
       ->required()
       ->transform(CLI::CheckedTransformer(protocols_with_heaps()));
   app.add_option("--keys", setup.keys);
-  app.add_option("--least-bytes", setup.least_bytes, "of a value");
-  app.add_option("--most-bytes", setup.most_bytes, "of a value");
+  app.add_option("--least-bytes", setup.least_bytes, "the shortest value");
+  app.add_option("--most-bytes", setup.most_bytes, "the longest value");
   app.add_option("--clients", setup.clients)->check(CLI::Range(1, 60));
-  app.add_option("--tasks", setup.tasks, "of each client, that write at the same time")->check(CLI::Range(1, 15));
+  app.add_option("--tasks", setup.tasks, "how many tasks of each client write at the same time")
+      ->check(CLI::Range(1, 15));
   app.add_option("--memory-mib", setup.memory_mib);
   app.add_option("--lease-ms", lease_ms, "a tenth of it is a tick");
-  app.add_option("--skew", setup.skew, "of the keys, Zipf's exponent; 0: all alike");
+  app.add_option("--skew", setup.skew, "Zipf's exponent, which says how uneven keys are used; 0: all alike");
   app.add_option("--alone", setup.alone, "updates a second of virtual time that are made without an index");
   app.add_flag("--whole", setup.whole, "chains execute in one step and a trip takes 2 us: twice as fast to run");
   app.add_option("--updates", setup.updates);

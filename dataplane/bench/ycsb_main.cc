@@ -295,8 +295,8 @@ int main(int count_of_words, char** words) {
   app.add_option("--records", setup.records, "keys that are there at the beginning")
       ->check(CLI::Range(1000, 10'000'000));
   app.add_option("--operations", setup.operations, "measured for each figure, at least")->check(CLI::PositiveNumber);
-  app.add_option("--fill", setup.fill, "of the table, in the end")->check(CLI::Range(0.01, 0.95));
-  app.add_option("--theta", setup.theta, "of the Zipf distribution")->check(CLI::Range(0.0, 2.0));
+  app.add_option("--fill", setup.fill, "how full the table is in the end")->check(CLI::Range(0.01, 0.95));
+  app.add_option("--theta", setup.theta, "exponent of the Zipf distribution")->check(CLI::Range(0.0, 2.0));
   app.add_option("--value-bytes", setup.value_bytes)->check(CLI::Range(1, 40));
   app.add_option("--seed", setup.seed);
   app.add_option("--svg", svg, "beginning of the files' names to draw to, as docs/measurements/ycsb-");

@@ -286,34 +286,36 @@ struct Arguments {
 void add_options(CLI::App& app, Arguments& to) {
   std::map<std::string, Protocol> protocols;
   for (const auto* one : farpool::protocols::all()) protocols.emplace(one->name(), one->number());
-  app.add_option("--protocol", to.protocol, "of the seeds' worlds")->transform(CLI::CheckedTransformer(protocols));
+  app.add_option("--protocol", to.protocol, "the index protocol of the worlds")
+      ->transform(CLI::CheckedTransformer(protocols));
   to.seed_option = app.add_option("--seed", to.seed, "the first seed");
   app.add_option("--count", to.count, "how many seeds (without --seed: 100; with --crashes: 1)");
   app.add_option("--only", to.part_text,
-                 "of a seed's world or pool only these calls and faults, as printed by a failure")
+                 "plays only these calls and faults of a seed's world or pool, as printed by a failure")
       ->needs(to.seed_option);
   app.add_option("--shrink-seconds", to.shrink_seconds, "how long a failing seed's world is made smaller");
   CLI::Option* const crash_option = app.add_flag(
       "--crashes", to.crash,
-      "instead, a client dies after every effect of every operation and others repair what it left, in worlds of "
-      "these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, and wakes "
-      "after its repair, or when its lease may have run out; it blocks two others at once; a sweep repairs; a repairer "
-      "dies too, after every effect of its repair, or is only stopped");
-  app.add_flag(
-      "--calibrate", to.calibrate,
-      "instead, compare the model of a NIC's time with what the papers measured (docs/measurements/time-model.md)");
-  app.add_option("--branch", to.branch, "of these only branches of operations whose name has this in it")
+      "instead of random worlds: a client dies after every effect of every operation and others repair what it left, "
+      "in worlds of these seeds; columns: nothing lands after its death; what it had posted lands; it is only stopped, "
+      "and wakes after its repair, or when its lease may have run out; it blocks two others at once; a sweep repairs; "
+      "a repairer dies too, after every effect of its repair, or is only stopped");
+  app.add_flag("--calibrate", to.calibrate,
+               "instead of random worlds: compare the model of a NIC's time with what the papers measured "
+               "(docs/measurements/time-model.md)");
+  app.add_option("--branch", to.branch, "tries only branches of operations whose name has this in it")
       ->needs(crash_option);
-  app.add_option("--death", to.death_text, "of the first of these branches only this death, as printed by a failure")
+  app.add_option("--death", to.death_text, "tries only this death of the first such branch, as printed by a failure")
       ->needs("--branch");
-  app.add_flag("--every-effect", to.reach.every_effect,
-               "also of operations of very many effects, as splits, of which else only every so many are tried; of "
-               "their repairers still every so many")
+  app.add_flag(
+         "--every-effect", to.reach.every_effect,
+         "tries deaths after every effect of long operations, such as splits, too: otherwise it tries one in so many "
+         "of these. It still tries one in so many effects of repairers")
       ->needs(crash_option);
-  app.add_option("--offset", to.reach.offset, "where every so many are tried, others: each number means other ones")
+  app.add_option("--offset", to.reach.offset, "where one effect in so many is tried: each number chooses others")
       ->needs(crash_option);
   app.add_flag("--pools", to.pools,
-               "instead, whole pools: several memory nodes, clients that find their way and an operator");
+               "instead of one memory node: whole pools of several, with clients that route keys, and an operator");
   app.add_flag("--scans", to.scans, "in random worlds clients also scan the keys, beside everything else");
   app.add_flag("--compactions", to.compactions,
                "in random worlds clients also empty segments of the heap, beside everything else");

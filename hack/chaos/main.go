@@ -170,10 +170,10 @@ func (silence) Printf(context.Context, string, ...any) {}
 func main() {
 	o := options{Shape: local.Shape{Binaries: "build/release/apps", Memory: "64Mi", Protocol: strings.Join(protocols, ","), Tables: 4096, Nodes: 2, Shards: 3, Lease: 2 * time.Second, Wire: local.TCP}}
 	o.Flags()
-	flag.Lookup("protocol").Usage = "of the index, or several, one after the other: " + strings.Join(protocols, ", ")
+	flag.Lookup("protocol").Usage = "the index protocol, or several, one after the other: " + strings.Join(protocols, ", ")
 	flag.Float64Var(&o.minutes, "minutes", 1, "how long there are faults, with all protocols together")
 	flag.IntVar(&o.zombies, "zombies", 0, "stops of compute shards that there must be, with all protocols together and however long it takes; with -faults stop-shard nothing else happens")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the faults and of what the writers do")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "decides the faults and what the writers do")
 	var all []string
 	for _, fault := range faults {
 		all = append(all, fault.name)

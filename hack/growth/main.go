@@ -159,7 +159,7 @@ func main() {
 	o.Flags()
 	flag.IntVar(&o.keys, "keys", 10_000, "at first")
 	flag.IntVar(&o.times, "times", 16, "as many in the end")
-	flag.IntVar(&o.size, "value-bytes", 64, "of each value")
+	flag.IntVar(&o.size, "value-bytes", 64, "size of each value")
 	flag.IntVar(&o.connections, "connections", 16, "to the compute shards, with one command under way on each")
 	flag.DurationVar(&o.calm, "calm", 5*time.Second, "before and after it grows")
 	flag.DurationVar(&o.limit, "limit", 10*time.Minute, "for all of it")

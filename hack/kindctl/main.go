@@ -49,11 +49,11 @@ func main() {
 
 func dispatch(ctx context.Context, verb string, args []string) error {
 	flags := flag.NewFlagSet(verb, flag.ExitOnError)
-	name := flags.String("name", defaultCluster, "of the cluster")
+	name := flags.String("name", defaultCluster, "name of the cluster")
 	workers := flags.Int("workers", 2, "number of worker nodes")
 	everything := flags.Bool("all", false, "also remove the Docker that kindctl started")
 	rdma := flags.Bool("rdma", false, "SoftRoCE devices in the workers")
-	ipFamily := flags.String("ip-family", "ipv4", "of the cluster's addresses: ipv4, ipv6 or dual")
+	ipFamily := flags.String("ip-family", "ipv4", "families of the cluster's addresses: ipv4, ipv6 or dual")
 	emulated := flags.Bool("emulated", false, "bear with slow workers")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -63,8 +63,8 @@ once, and kept in ${FARPOOL_CACHE:-~/.cache/farpool}/lab. Exit status: the comma
 		flags.PrintDefaults()
 	}
 	flags.DurationVar(&o.timeout, "timeout", 10*time.Minute, "after which the guest, or the command, is ended")
-	flags.StringVar(&o.memory, "memory", "2G", "of the guest; what the command writes to files counts")
-	flags.IntVar(&o.cpus, "cpus", min(2, runtime.NumCPU()), "of the guest")
+	flags.StringVar(&o.memory, "memory", "2G", "memory of the guest; what the command writes to files counts")
+	flags.IntVar(&o.cpus, "cpus", min(2, runtime.NumCPU()), "processors of the guest")
 	flags.BoolVar(&o.guest, "guest", false, "use the guest even where this machine has RDMA devices")
 	flags.StringVar(&o.root, "root", "", "an ext4 file system that is the guest's root instead of this machine's files; changes are thrown away; there is no rxe0")
 	flags.StringVar(&o.tap, "tap", "", "a tap of this machine that is the guest's eth0")

@@ -25,6 +25,7 @@ var turns = []struct {
 	{regexp.MustCompile(`Whoever[A-Z]|Those(Who|That)[A-Z]`), "name the role in names of tests, too: AClientThat"},
 	{regexp.MustCompile(`(?i)\b(but that|not un(like|usual|common|known|reachable|seen|heard)|(cannot|can not|must not|does not) not)\b`), "say it without the double negation"},
 	{regexp.MustCompile(`^\s*// Whether `), `begin with a verb: "Says whether"`},
+	{regexp.MustCompile(`(add_(option|flag|size|duration|address)|[fF]lags?\.\w+)\(.*"of [a-z]`), "say what the flag is: the size of, the name of"},
 	{regexp.MustCompile(`(?i)\bbeing told epoch\b|\b(is|are) awaited\b`), "say what waits for it"},
 }
 
@@ -120,6 +121,7 @@ func TestTurnsOfPhraseAreSeen(t *testing.T) {
 		"it has split the table":                                false,
 		"the client has it fenced at both":                      true,
 		"TEST(Table, ThoseWhoWaitForALock) {":                   true,
+		`app.add_option("--name", name, "of this process")`:     true,
 		"TEST(Table, AClientWhoseLeaseIsOver) {":                false,
 		"no change but that the move reaches these":             true,
 		`"memory nodes are awaited: "`:                          true,

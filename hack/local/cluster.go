@@ -64,12 +64,12 @@ type Shape struct {
 
 // Flags lets a command line choose, beginning with what the shape is.
 func (s *Shape) Flags() {
-	flag.DurationVar(&s.Lease, "lease", s.Lease, "of a client; the failure timeout is half of it")
+	flag.DurationVar(&s.Lease, "lease", s.Lease, "lease of a client; the failure timeout is half of it")
 	flag.StringVar(&s.Wire, "wire", s.Wire, "that lanes go over: "+strings.Join(wires, ", "))
 	flag.StringVar(&s.Binaries, "bin", s.Binaries, "directory of the daemons and of farpool-fsck")
 	flag.StringVar(&s.Next, "next", s.Next, "directory of the daemons of another version: processes that end in order start again in the other one (default: that of -bin)")
 	flag.StringVar(&s.Memory, "memory", s.Memory, "that each memory node lends")
-	flag.StringVar(&s.Protocol, "protocol", s.Protocol, "of the index: rcuckoo, race or outback")
+	flag.StringVar(&s.Protocol, "protocol", s.Protocol, "the index protocol: rcuckoo, race or outback")
 	flag.IntVar(&s.Tables, "tables", s.Tables, "with race: tables that a memory node's first one may be split into, a power of two")
 	flag.IntVar(&s.Nodes, "nodes", s.Nodes, "memory nodes")
 	flag.IntVar(&s.Shards, "shards", s.Shards, "compute shards")

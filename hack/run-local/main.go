@@ -149,8 +149,8 @@ func ready(ctx context.Context, address string, daemons ...*daemon) error {
 func serve(ctx context.Context) (err error) {
 	binaries := flag.String("bin", "build/release/apps", "directory of the two daemons")
 	memory := flag.String("memory", "512Mi", "that the memory node lends")
-	protocol := flag.String("protocol", "rcuckoo", "of the index: rcuckoo, race or outback")
-	level := flag.String("log-level", "warning", "of the two daemons")
+	protocol := flag.String("protocol", "rcuckoo", "the index protocol: rcuckoo, race or outback")
+	level := flag.String("log-level", "warning", "log level of the two daemons")
 	execute := flag.Bool("exec", false, "run the arguments as a command once the pool serves (FARPOOL_ADDRESS names it), then stop")
 	flag.Parse()
 

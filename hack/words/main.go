@@ -177,7 +177,7 @@ func connect(address, password string, workers int) *redis.Client {
 }
 
 func main() {
-	address := flag.String("address", "127.0.0.1:6379", "of a compute shard")
+	address := flag.String("address", "127.0.0.1:6379", "address of a compute shard")
 	path := flag.String("file", "/usr/share/dict/american-english", "word list, a word a line")
 	workers := flag.Int("connections", 4, "connections at once")
 	limit := flag.Duration("within", 5*time.Minute, "deadline for all of it")

@@ -122,7 +122,7 @@ func (o *options) register(flags *flag.FlagSet) {
 	listOf(flags, &o.clients, "clients", "1,50", "`numbers` of connections", atMost(mostClients))
 	listOf(flags, &o.values, "values", "64", "sizes of values in `bytes`; each size has a table of its own", atMost(mostValue))
 	flags.StringVar(&o.wire, "wire", local.TCP, "between compute shard and memory node: tcp or shm. Over shm TLS protects the handshake only; rings carry no TLS")
-	flags.DurationVar(&o.spin, "spin", 0, "of shm: how long to poll before waiting; buys latency with processor time")
+	flags.DurationVar(&o.spin, "spin", 0, "on shm, how long to poll before waiting; buys latency with processor time")
 	flags.IntVar(&o.keys, "keys", 100_000, "keys, all of them set before; fewer if their values would fill more than a quarter of -memory")
 	flags.IntVar(&o.memory, "memory", 512, "`MiB` that each memory node lends")
 	flags.IntVar(&o.runs, "runs", 3, "runs of everything in a table, one after the other; the table has medians, and least and most of rates and CPU")
