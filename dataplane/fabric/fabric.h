@@ -185,7 +185,8 @@ class Lane {
 
 inline constexpr std::size_t kMaxChain = 64;
 inline constexpr std::uint64_t kMaxChainBytes = 4ull << 20;
-inline constexpr std::size_t kMaxCallBytes = 64 * 1024;  // of a control CALL, and of its reply
+inline constexpr std::uint64_t kMaxVerbBytes = 2ull << 20;  // of a READ or a WRITE
+inline constexpr std::size_t kMaxCallBytes = 64 * 1024;     // of a control CALL, and of its reply
 // The same for a CALL for data, on any wire; Caps::call_bytes is what one wire carries. It has room for a key of 64
 // KiB, a value of 1 MiB, and a head.
 inline constexpr std::size_t kMaxServiceBytes = (1u << 20) + 64 * 1024 + 4096;
@@ -200,9 +201,8 @@ Refusal why_no_chain(std::span<const Op> ops);
 
 // What a wire can do. A memory node asks once when it starts, and a client once when it opens a table.
 struct Caps {
-  bool masked_cas = true;  // native; otherwise the lane emulates it and says so in extra_trips
   std::uint32_t max_chain = kMaxChain;
-  std::uint64_t max_verb_bytes = 2ull << 20;
+  std::uint64_t max_verb_bytes = kMaxVerbBytes;
   std::uint32_t calls_in_flight = 0;  // CALLs for data on one lane; 0: this wire has none
   std::uint64_t call_bytes = 0;       // the longest request of one, and the longest reply
   // The wire sends lost packets again within this time: a client that is silent for less may well live.

@@ -520,13 +520,13 @@ FARPOOL_CONTRACT(MaskedCasComparesAndSwapsUnderItsMasks) {
     std::uint64_t old = 0;
     const Outcome outcome = co_await post(c, *lane, Op::masked_cas(at(0), old, compare, compare_mask, swap, swap_mask));
     EXPECT_EQ(outcome.fate, Fate::done);
-    if (c.port.caps().masked_cas) EXPECT_EQ(outcome.extra_trips, 0);
+    if (c.wire.has_masked_cas()) EXPECT_EQ(outcome.extra_trips, 0);
     EXPECT_EQ(old, word);
     if (hit) word = (word & ~swap_mask) | (swap & swap_mask), ++swapped;
     EXPECT_EQ(c.host.word(TestHost::kSmall, 0), word);
   }
   EXPECT_GT(swapped, 50u);
-  if (!c.port.caps().masked_cas) std::printf("masked CAS is not native to this wire: extra trips were not checked\n");
+  if (!c.wire.has_masked_cas()) std::printf("masked CAS is not native to this wire: extra trips were not checked\n");
 }
 
 FARPOOL_CONTRACT(AFailedCasDoesNotStopItsChain) {

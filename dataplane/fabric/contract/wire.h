@@ -281,6 +281,9 @@ class Wire {
   // knows why.
   virtual bool loses_refusals() const { return false; }
 
+  // Says whether a masked CAS is one verb. Otherwise lanes make it of others, and tell how many trips that took.
+  virtual bool has_masked_cas() const { return true; }
+
   // Between these, CALLs of TestHost::kGated get no answer. The default is right where no port shares the control
   // thread.
   virtual void hold_calls(TestHost& host) { host.close_gate(); }

@@ -42,7 +42,6 @@ namespace farpool::fabric::tcp {
 
 inline constexpr std::size_t kHeaderBytes = 16;          // of chains and replies
 inline constexpr std::size_t kMaxFrameBytes = 8u << 20;  // chains and replies
-inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
 
 // Returns the length that the first kHeaderBytes of a chain or reply claim, or 0 if no frame begins so.
 std::size_t frame_length(base::Bytes header);

@@ -200,8 +200,7 @@ TcpPort::~TcpPort() {
 }
 
 Caps wire_caps() {
-  return {.masked_cas = true,
-          .max_chain = kMaxChain,
+  return {.max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
           .calls_in_flight = kCallsInFlight,
           .call_bytes = kMaxServiceBytes,

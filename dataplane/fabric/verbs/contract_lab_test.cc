@@ -39,6 +39,7 @@ class VerbsWire final : public Wire {
       ADD_FAILURE() << device.status().message();
       return;
     }
+    device_ = *device;
     std::shared_ptr<net::Tls> node_tls, client_tls;
     if (shape.tls) {
       node_tls = *net::Tls::load(ca_.issue("farpool://pool/node/n0"), net::Tls::Kind::mutual);
@@ -68,6 +69,7 @@ class VerbsWire final : public Wire {
   std::string dead_endpoint() const override { return dead_; }
   std::size_t clients() const override { return clients_.size(); }
   bool loses_refusals() const override { return true; }
+  bool has_masked_cas() const override { return device_->masked_cas(); }
   Port& port(std::size_t client) override { return *clients_[client]->port; }
   Responder& responder() override { return *responder_; }
 
@@ -82,6 +84,7 @@ class VerbsWire final : public Wire {
  private:
   net::ThrowawayCa ca_;
   LoopThread control_;
+  std::shared_ptr<verbs::Device> device_;
   std::unique_ptr<verbs::VerbsResponder> responder_;
   std::string dead_;
   std::vector<std::unique_ptr<VerbsThread>> clients_;

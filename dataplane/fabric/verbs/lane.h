@@ -30,7 +30,6 @@
 
 namespace farpool::fabric::verbs {
 
-inline constexpr std::size_t kMaxVerbBytes = 2u << 20;
 inline constexpr int kMostReads = 16;  // READs and atomics that a lane has outstanding, if the device can do so many
 
 // A queue of at most as many elements as it was made for.

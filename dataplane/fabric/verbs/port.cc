@@ -62,8 +62,7 @@ VerbsPort::~VerbsPort() {
 }
 
 Caps wire_caps(const Device& device, CallForm calls) {
-  return {.masked_cas = device.masked_cas(),
-          .max_chain = kMaxChain,
+  return {.max_chain = kMaxChain,
           .max_verb_bytes = kMaxVerbBytes,
           .calls_in_flight = kMostDataCalls,
           .call_bytes = calls == CallForm::connected ? kMaxDataBytes
