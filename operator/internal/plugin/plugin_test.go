@@ -365,6 +365,29 @@ func TestAPoolBeginsEmptyAtTheEpochOfItsCondition(t *testing.T) {
 	}
 }
 
+func TestAPoolIsDeletedByItsName(t *testing.T) {
+	w := newWorld(t)
+	w.expect(exitFailed, []string{"has no KVPool cache"}, "delete", "cache", "--yes")
+	pool := w.pool()
+	w.typed = "cash\n"
+	w.expect(exitFailed, []string{"is not cache: nothing was changed"}, "delete", "cache")
+	w.read("cache", pool)
+	if len(pool.Annotations) > 0 {
+		t.Errorf("annotations %v", pool.Annotations)
+	}
+	// A finalizer keeps the pool, so that the annotation can be seen.
+	pool.Finalizers = []string{"example.com/look"}
+	if err := api.Update(w.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	w.typed = "cache\n"
+	w.expect(exitWell, []string{"all its keys are lost", "is deleted"}, "delete", "cache")
+	w.read("cache", pool)
+	if pool.DeletionTimestamp.IsZero() || pool.Annotations[v1alpha1.AnnotationConfirmDeletion] != "cache" {
+		t.Errorf("deleted at %v with annotations %v", pool.DeletionTimestamp, pool.Annotations)
+	}
+}
+
 func TestAPasswordIsRotated(t *testing.T) {
 	w := newWorld(t)
 	w.pool()
