@@ -79,7 +79,7 @@ func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
 
 // password returns the Secret and the key that compute shards read the password from; empty: there is none.
-func (p Pool) password() (secret, key string) {
+func (p Pool) Password() (secret, key string) {
 	switch security := &p.Spec.Security; {
 	case security.Password == v1alpha1.PasswordGenerated:
 		return p.PasswordSecretName(), KeyPassword
