@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/render"
 )
 
@@ -64,13 +65,18 @@ func (d *decision) passwordChanging() *metav1.Condition {
 	return &c
 }
 
-// password is what the Secret with the password has now, as compute shards read it: without line ends after it. The operator reads its own Secret alone. Nil: it is
-// not known.
+// password is what the Secret with the password has now, as compute shards read it: without line ends after it. The operator reads its own Secret, and one of people
+// only if they have given it the pool's label. Nil: it is not known.
 func (d *decision) password() []byte {
-	if d.Pool.Spec.Security.Password != v1alpha1.PasswordGenerated {
+	name, key := d.pool.Password()
+	secret := d.PeoplesPassword
+	if d.Pool.Spec.Security.Password == v1alpha1.PasswordGenerated {
+		secret = d.Secrets[name]
+	}
+	if name == "" || secret == nil {
 		return nil
 	}
-	if password := bytes.TrimRight(d.secret(d.pool.PasswordSecretName())[render.KeyPassword], "\r\n"); len(password) > 0 {
+	if password := bytes.TrimRight(secret.Data[key], "\r\n"); len(password) > 0 {
 		return password
 	}
 	return nil
@@ -89,4 +95,41 @@ func (d *decision) currentPassword() (number uint64) {
 		}
 	})
 	return number
+}
+
+// bindings makes the Secret with what applications need to reach the pool, and deletes it where there is nothing to reach, or people do not let the operator read the
+// password. It has a new password once every compute shard takes that.
+func (d *decision) bindings() {
+	name := d.pool.BindingSecretName()
+	held := d.Secrets[name]
+	password, certificates := d.password(), d.secret(d.pool.RESPTLSSecretName())[pki.KeyCABundle]
+	asks, encrypts := d.Pool.Spec.Security.Password != v1alpha1.PasswordNone, d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled
+	if !encrypts {
+		certificates = nil
+	}
+	switch {
+	case len(d.pool.ComputePools()) == 0, d.Pool.Spec.Security.Password == v1alpha1.PasswordSecret && password == nil:
+		if held != nil && held.DeletionTimestamp.IsZero() {
+			d.Delete = append(d.Delete, held)
+		}
+		return
+	case asks && password == nil, encrypts && certificates == nil:
+		return // a Secret of the pool is not made yet, or has lost its label
+	}
+	if before := d.secret(name)[render.KeyPassword]; asks && len(before) > 0 && !bytes.Equal(before, password) && d.early(before, password) {
+		password = before
+	}
+	d.Apply = append(d.Apply, render.Binding(d.pool, password, certificates, d.resourceVersion(name)))
+}
+
+// early says whether applications have to go on with the password before: a compute shard does not take the new one, or was not heard yet, and none refuses the one
+// before.
+func (d *decision) early(before, password []byte) bool {
+	old, now := fingerprint(string(d.Pool.UID), before), fingerprint(string(d.Pool.UID), password)
+	lacks, refuses := d.Status.Unsettled, false
+	d.passwordsOf(func(_ *corev1.Pod, passwords []uint64) {
+		lacks = lacks || !slices.Contains(passwords, now)
+		refuses = refuses || !slices.Contains(passwords, old)
+	})
+	return lacks && !refuses
 }

@@ -76,6 +76,7 @@ func (p Pool) NodeTLSSecretName() string      { return cmp.Or(p.nodeTLS, NodeTLS
 func (p Pool) ClientTLSSecretName() string    { return cmp.Or(p.clientTLS, ClientTLSSecretOf(p.Name)) }
 func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
 func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
+func (p Pool) BindingSecretName() string      { return p.Name + "-binding" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
 
 // password returns the Secret and the key that compute shards read the password from; empty: there is none.
