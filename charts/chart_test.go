@@ -126,6 +126,7 @@ podAnnotations: {team: storage}
 podLabels: {team: storage, app.kubernetes.io/component: mine}
 serviceAccount: {annotations: {team: storage}}
 injector: {replicas: 3, sidecarPullSecrets: [pull, other]}
+admissionPolicy: {confirmStoreDeletion: true}
 networkPolicy: {apiServerPorts: [16443], metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}
 metrics:
   serviceMonitor: {enabled: true, labels: {release: prometheus}}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -229,7 +230,10 @@ func (p pool) tells(ctx context.Context, matcher OmegaMatcher, reasons ...string
 // delete removes the pool and waits until nothing of it is left.
 func (p pool) delete(ctx context.Context) {
 	GinkgoHelper()
-	Expect(kind.Delete(ctx, &farpoolv1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}})).To(Succeed())
+	there := &farpoolv1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}}
+	confirmed := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, farpoolv1alpha1.AnnotationConfirmDeletion, p.name))
+	Expect(kind.Patch(ctx, there, confirmed)).To(Succeed())
+	Expect(kind.Delete(ctx, there)).To(Succeed())
 	Eventually(p.remains).WithContext(ctx).WithTimeout(2 * time.Minute).Should(BeEmpty())
 }
 

@@ -25,7 +25,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-nodes')",message="a pool's name does not end with -nodes: pool demo has a Service demo-nodes; choose another name"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.passwordSecret) || self.spec.security.passwordSecret.name != self.metadata.name + '-password'",message="spec.security.passwordSecret names the Secret that the operator makes and deletes for password Generated: keep your own under another name"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.passwordSecret) || !(self.spec.security.passwordSecret.name in [self.metadata.name + '-password', self.metadata.name + '-binding'])",message="spec.security.passwordSecret names a Secret that the operator makes and deletes, POOL-password for password Generated or POOL-binding for applications: keep your own under another name"
 type KVPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -785,7 +785,8 @@ type SecuritySpec struct {
 	// +kubebuilder:default=Generated
 	Password PasswordMode `json:"password,omitempty"`
 
-	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists.
+	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists. The operator reads it only if it has the label
+	// farpool.dev/pool with the pool's name, and makes a Secret for applications then (status.binding).
 	// +optional
 	PasswordSecret *SecretKey `json:"passwordSecret,omitempty"`
 
@@ -903,6 +904,11 @@ type KVPoolStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Endpoint string `json:"endpoint,omitempty"`
+
+	// Binding is the Secret, of type servicebinding.io/redis, with what an application needs to reach the pool: a KVPool is a Provisioned Service, as the Service
+	// Binding Specification for Kubernetes calls it. It is left out while something of it is not known.
+	// +optional
+	Binding *BindingReference `json:"binding,omitempty"`
 
 	// Memory nodes that serve, out of those in the spec.
 	// +optional
@@ -1028,6 +1034,14 @@ type CountStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	Summary string `json:"summary,omitempty"`
+}
+
+// BindingReference names the Secret by which applications are bound to a pool.
+type BindingReference struct {
+	// Name of the Secret, in the pool's namespace.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // ShardMapReference names a map.

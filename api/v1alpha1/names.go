@@ -43,6 +43,9 @@ const (
 	// AnnotationBeginEmpty on a KVPool, set by a person to the epoch that its condition Degraded names (MapMissing), gives up all that the pool held, as
 	// nobody knows any more where it lies: its memory nodes begin empty.
 	AnnotationBeginEmpty = "farpool.dev/begin-empty"
+	// AnnotationConfirmDeletion on a KVPool with dataPolicy Store, set by a person to its name, lets it be deleted where the chart's admission policy is
+	// installed.
+	AnnotationConfirmDeletion = "farpool.dev/confirm-deletion"
 	// AnnotationTemplateVersion on a pod says which frozen renderer made it.
 	AnnotationTemplateVersion = "farpool.dev/template-version"
 	// AnnotationPodHash on a memory node's pod tells whether a pod that never found a place was made from the present spec.

@@ -95,6 +95,7 @@ const (
 	ReasonNoComputeShards       = "NoComputeShards"
 	ReasonComputeRollingOut     = "ComputeRollingOut"
 	ReasonSidecarsOutdated      = "SidecarsOutdated"
+	ReasonPasswordChanging      = "PasswordChanging"
 	ReasonAgentUnreachable      = "AgentUnreachable"
 	ReasonAgentRefused          = "AgentRefused"
 	ReasonNoAgents              = "NoAgents"

@@ -96,8 +96,11 @@ void add_flags(CLI::App& app, Settings& settings) {
       ->capture_default_str();
   app.add_option("--resp-tls-cert", settings.resp_tls.cert, "PEM file: TLS for RESP on the same port");
   app.add_option("--resp-tls-key", settings.resp_tls.key, "PEM file of its key");
-  app.add_option("--password-file", settings.password_file,
-                 "file with the RESP password, read again when it changes; without the flag there is none");
+  app.add_option(
+      "--password-file", settings.password_file,
+      "file with the RESP password, read again when it changes. FILE.also, if there is one, holds a second password "
+      "that counts as well; if there is none, the password before a change counts for 10 more minutes. Without the "
+      "flag there is no password");
   app.add_flag("--allow-empty-password", settings.allow_empty_password,
                "begin without a password while the password file is empty");
   app.add_option("--threads", settings.threads, "workers, each with its own sessions")
@@ -196,8 +199,8 @@ class Shard {
     pool_.start();
     thread_ = std::thread([this] { loop_->run(); });
   }
-  void set_password(const std::string& password) {
-    loop_->post([this, password] { worker_.set_password(password); });
+  void set_passwords(const resp::Passwords& passwords) {
+    loop_->post([this, passwords] { worker_.set_passwords(passwords); });
   }
   // Ends the worker: each connection ends when it is idle; shortly before the deadline it reads no more, and then cuts
   // what is left. Sessions say goodbye. Any thread; join() waits.
@@ -304,6 +307,12 @@ class Process final : public control::Subject, public prometheus::Collectable {
     const std::lock_guard lock(mutex_);
     front_ = front;
   }
+  // Notes which passwords count, for the operator. Any thread.
+  void set_passwords(const resp::Passwords& passwords) {
+    auto numbers = fingerprints(settings_.common.pool_uid, passwords);
+    const std::lock_guard lock(mutex_);
+    fingerprints_ = std::move(numbers);
+  }
   void set_leaving() { leaving_ = true; }
   bool leaving() const { return leaving_; }
 
@@ -378,6 +387,8 @@ class Process final : public control::Subject, public prometheus::Collectable {
     if (open >= 16) open -= open % (open / 8);
     facts.mutable_compute_shard()->set_connections(open);
     facts.mutable_compute_shard()->set_out_of_memory(out_of_memory());
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t fingerprint : fingerprints_) facts.mutable_compute_shard()->add_passwords(fingerprint);
     return facts;
   }
   Published publish(const v1alpha1::PublishMapRequest&) override {
@@ -572,6 +583,7 @@ class Process final : public control::Subject, public prometheus::Collectable {
   std::atomic<bool> leaving_{false};
   mutable std::mutex mutex_;
   const resp::Front* front_ = nullptr;
+  std::vector<std::uint64_t> fingerprints_;  // of the passwords that count
   std::atomic<Nanos> last_beat_{0};
   net::Alarm alarm_;
   mutable std::mutex refusals_mutex_;
@@ -647,7 +659,7 @@ class Daemon {
   Settings settings_;
   std::string few_connections_;  // why there are fewer than the flag says; empty: there are not
   std::shared_ptr<net::Tls> tls_;
-  std::string password_;
+  PasswordFiles password_files_;
   resp::FrontOptions front_options_;
   std::shared_ptr<fabric::verbs::Device> device_;
   net::Loop control_;
@@ -681,9 +693,9 @@ Status Daemon::prepare() {
   auto tls = load_tls(settings_.common);
   if (!tls.ok()) return tls.status();
   tls_ = std::move(*tls);
-  auto password = first_password(settings_.password_file, settings_.allow_empty_password);
-  if (!password.ok()) return password.status();
-  password_ = std::move(*password);
+  auto files = first_passwords(settings_.password_file, settings_.allow_empty_password);
+  if (!files.ok()) return files.status();
+  password_files_ = std::move(*files);
   if (!settings_.listen.empty()) front_options_.listen.push_back(settings_.listen);
   if (!settings_.unix_socket.empty()) front_options_.listen.push_back("unix:" + settings_.unix_socket);
   front_options_.unix_mode = std::stoi(settings_.unix_socket_mode, nullptr, 8);
@@ -700,6 +712,7 @@ Status Daemon::prepare() {
 
 Status Daemon::make_shards() {
   process_ = std::make_shared<Process>(settings_, shards_, control_, device_, budget_);
+  process_->set_passwords(password_files_.passwords());
   std::vector<std::string> begin = settings_.bootstrap.fixed;
   begin.insert(begin.end(), remembered_.begin(), remembered_.end());
   for (std::size_t i = 0; i < settings_.threads; ++i) {
@@ -713,7 +726,7 @@ Status Daemon::make_shards() {
     const auto on_fenced = [this](const std::string& why) { control_.post([this, why] { end_fenced(why); }); };
     shards_.push_back(
         std::make_unique<Shard>(settings_, i, std::move(loop), std::move(*port), begin, on_change, on_fenced));
-    shards_.back()->worker().set_password(password_);
+    shards_.back()->worker().set_passwords(password_files_.passwords());
     equip(shards_.back()->worker().service(), *shards_.back());
   }
   return {};
@@ -794,7 +807,7 @@ void Daemon::announce() const {
   for (const std::string& address : front_->addresses()) listening += (listening.empty() ? "" : " and ") + address;
   spdlog::info("compute shard {} of pool {} serves RESP at {} with {} workers{}", settings_.common.name,
                settings_.common.pool_uid, listening, settings_.threads,
-               password_.empty() ? ", without a password" : "");
+               password_files_.password.empty() ? ", without a password" : "");
 }
 
 int Daemon::run() {
@@ -810,10 +823,12 @@ int Daemon::run() {
   resolve();
   announce();
   const PasswordWatch watch(
-      control_, settings_.password_file, password_,
-      [this](const std::string& changed) {
-        for (const auto& shard : shards_) shard->set_password(changed);
-        spdlog::info("the password has changed; connections that are open stay so");
+      control_, settings_.password_file, password_files_,
+      [this](const resp::Passwords& changed) {
+        for (const auto& shard : shards_) shard->set_passwords(changed);
+        process_->set_passwords(changed);
+        spdlog::info("the password has changed{}; connections that are open stay so",
+                     changed.also.empty() ? "" : ", and another one counts as well");
       },
       [](const std::string& trouble) { spdlog::warn("{}", trouble); });
   control_.run();

@@ -126,9 +126,9 @@ class ComputeShardDaemon : public testing::Test {
     return flags;
   }
   // Replaces the file at once, as a projected volume does.
-  void write_password(const std::string& password) {
+  void write_password(const std::string& password, const std::string& file = "/password") {
     std::ofstream(directory + "/new") << password;
-    std::filesystem::rename(directory + "/new", directory + "/password");
+    std::filesystem::rename(directory + "/new", directory + file);
   }
 
   net::ThrowawayCa ca;
@@ -314,14 +314,26 @@ TEST_F(ComputeShardDaemon, FollowsItsPasswordFile) {
     EXPECT_EQ(ask("127.0.0.1", resp, "AUTH one"), "+OK\r\n");
     EXPECT_TRUE(ask("127.0.0.1", resp, "GET a").starts_with("-NOAUTH"));
   }
+  // Waits until both workers answer so.
+  const auto answers = [&](const std::string& command, const std::string& begin) {
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    for (int times = 0; times < 4 && std::chrono::steady_clock::now() < limit;) {
+      times = ask("127.0.0.1", resp, command).starts_with(begin) ? times + 1 : 0;
+      if (times == 4) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  };
   write_password("two\n");
-  const auto limit = std::chrono::steady_clock::now() + kPatience;
-  for (int taken = 0; taken < 4;) {
-    taken = ask("127.0.0.1", resp, "AUTH two") == "+OK\r\n" ? taken + 1 : 0;
-    ASSERT_LT(std::chrono::steady_clock::now(), limit) << shard.output();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(ask("127.0.0.1", resp, "AUTH one").starts_with("-WRONGPASS"));
+  ASSERT_TRUE(answers("AUTH two", "+OK")) << shard.output();
+  EXPECT_TRUE(answers("AUTH one", "+OK")) << "the one before counts while applications change";
+  write_password("three\n", "/password.also");
+  ASSERT_TRUE(answers("AUTH three", "+OK")) << shard.output();
+  EXPECT_TRUE(answers("AUTH two", "+OK")) << shard.output();
+  EXPECT_TRUE(answers("AUTH one", "-WRONGPASS")) << "people say which other one counts";
+  write_password("", "/password.also");
+  ASSERT_TRUE(answers("AUTH three", "-WRONGPASS")) << shard.output();
+  EXPECT_TRUE(answers("AUTH two", "+OK")) << shard.output();
   EXPECT_EQ(shard.output().find("two"), std::string::npos) << "a password in the log";
 }
 

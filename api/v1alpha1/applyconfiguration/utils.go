@@ -20,6 +20,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=farpool.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("AttachmentSpec"):
 		return &apiv1alpha1.AttachmentSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("BindingReference"):
+		return &apiv1alpha1.BindingReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CapacityPolicy"):
 		return &apiv1alpha1.CapacityPolicyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputePool"):

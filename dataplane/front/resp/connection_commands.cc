@@ -77,7 +77,7 @@ void do_select(Conversation&, Request& request) {
 void do_auth(Conversation& conversation, Request& request) {
   const Command& command = request.command;
   if (command.size() > 3) return request.error(kSyntaxError);
-  if (command.size() == 2 && conversation.service().password.empty()) {
+  if (command.size() == 2 && !conversation.service().passwords.asked()) {
     return request.error(
         "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
         "configuration is correct?");

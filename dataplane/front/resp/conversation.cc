@@ -28,6 +28,13 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
+// Says whether what a client gave is a password that counts, in time that does not tell which.
+bool fits(std::string_view given, const Passwords& passwords) {
+  const bool is_first = same_secret(given, passwords.password);
+  const bool is_second = same_secret(given, passwords.also) && !passwords.also.empty();
+  return static_cast<unsigned>(is_first) + static_cast<unsigned>(is_second) != 0;
+}
+
 // Redis prints words of users up to a NUL and a length.
 std::string_view shown(std::string_view text, std::size_t longest) {
   return text.substr(0, std::min(text.find('\0'), longest));
@@ -78,7 +85,7 @@ Conversation::Conversation(Service& service, Endpoints endpoints, std::function<
       parser_(service.settings.limits),
       opened_(net::Loop::now()),
       last_input_(opened_) {
-  authenticated_ = service_.password.empty();
+  authenticated_ = !service_.passwords.asked();
   parser_.set_stranger(!authenticated_);
 }
 
@@ -88,7 +95,7 @@ Conversation::~Conversation() {
 }
 
 bool Conversation::log_in(std::string_view user, std::string_view password) {
-  const bool secret_fits = service_.password.empty() || same_secret(password, service_.password);
+  const bool secret_fits = !service_.passwords.asked() || fits(password, service_.passwords);
   if (user != "default" || !secret_fits) {
     service_.counters.failed_authentications.add();
     return false;
@@ -103,7 +110,7 @@ void Conversation::reset() {
   transaction_.reset();
   ++resets_;
   protocol_ = Protocol::resp2;
-  authenticated_ = service_.password.empty();
+  authenticated_ = !service_.passwords.asked();
   parser_.set_stranger(!authenticated_);
 }
 

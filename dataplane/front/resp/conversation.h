@@ -75,12 +75,22 @@ struct Figures {
   std::uint64_t evicted_keys = 0;  // the same, to make room
 };
 
+// The passwords of which a new connection gives one.
+struct Passwords {
+  std::string password = {};  // empty: connections give none, and `also` counts for nothing
+  std::string also = {};      // a second one, while applications change to another; empty: there is none
+
+  // Says whether connections have to give a password.
+  bool asked() const { return !password.empty(); }
+  bool operator==(const Passwords&) const = default;
+};
+
 // What the conversations of one worker share.
 struct Service {
   client::Kv& kv;
   const Settings& settings;
   Counters& counters;
-  std::string password = {};   // that new connections must give; empty: none
+  Passwords passwords = {};
   std::size_t held_bytes = 0;  // by all conversations of this worker
   Budget* budget = nullptr;    // of the process; none: of this worker alone
   std::size_t told_bytes = 0;  // of held_bytes, to the budget

@@ -748,7 +748,7 @@ TEST_F(ConversationTest, TellsTheLimitThatABulkStringExceeds) {
 }
 
 TEST_F(ConversationTest, AsksForThePasswordFirst) {
-  service.password = "secret";
+  service.passwords.password = "secret";
   EXPECT_EQ(say(command({"GET", "a"})), "-NOAUTH Authentication required.\r\n");
   EXPECT_EQ(say(command({"AUTH", "wrong"})), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
   EXPECT_EQ(say(command({"AUTH", "secret2"})), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
@@ -760,6 +760,26 @@ TEST_F(ConversationTest, AsksForThePasswordFirst) {
   EXPECT_TRUE(say(command({"HELLO", "3", "AUTH", "default", "secret", "SETNAME", "me"}) + command({"GET", "a"}))
                   .ends_with("_\r\n"));
   EXPECT_EQ(say(command({"CLIENT", "GETNAME"})), "$2\r\nme\r\n");
+}
+
+// While applications change from one password to another, both open the pool, and connections that are open notice nothing.
+TEST_F(ConversationTest, TakesEitherOfTwoPasswords) {
+  service.passwords = {.password = "old", .also = "newer"};
+  for (const char* password : {"old", "newer"}) {
+    EXPECT_EQ(say(command({"AUTH", password}) + command({"GET", "a"})), "+OK\r\n$-1\r\n") << password;
+    EXPECT_EQ(say(command({"RESET"}) + command({"GET", "a"})), "+RESET\r\n-NOAUTH Authentication required.\r\n");
+  }
+  const std::string wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+  for (const char* password : {"", "ol", "new", "oldnewer", "older"}) {
+    EXPECT_EQ(say(command({"AUTH", password})), wrong) << password;
+  }
+  EXPECT_EQ(counters.failed_authentications.get(), 5u);
+  EXPECT_EQ(say(command({"AUTH", "old"})), "+OK\r\n");
+  service.passwords = {.password = "newer"};
+  EXPECT_EQ(say(command({"GET", "a"})), "$-1\r\n") << "a connection that is open stays so";
+  EXPECT_EQ(say(command({"RESET"}) + command({"AUTH", "old"})), "+RESET\r\n" + wrong);
+  EXPECT_EQ(say(command({"AUTH", ""})), wrong) << "no second password is no empty one";
+  EXPECT_EQ(say(command({"AUTH", "newer"})), "+OK\r\n");
 }
 
 TEST_F(ConversationTest, ChangesTheProtocolFromTheNextReplyOn) {

@@ -70,7 +70,7 @@ class OurServer {
  public:
   OurServer(const Directory& directory, std::string password) : socket_(directory.path() + "/ours") {
     worker_ = std::make_unique<Worker>(loop_, kv_, settings_);
-    worker_->set_password(std::move(password));
+    worker_->set_passwords({.password = std::move(password)});
     auto front = Front::open(loop_, {.listen = {"unix:" + socket_}}, settings_, {worker_.get()});
     FARPOOL_CHECK(front.ok());
     front_ = std::move(*front);

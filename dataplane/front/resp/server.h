@@ -38,8 +38,8 @@ class Worker {
   net::Loop& loop() { return loop_; }
   Service& service() { return service_; }
   const Counters& counters() const { return counters_; }
-  // Sets the password that connections must give from now on; empty: none. Authenticated connections stay so.
-  void set_password(std::string password) { service_.password = std::move(password); }
+  // Sets the passwords of which connections give one from now on. Authenticated connections stay so.
+  void set_passwords(Passwords passwords) { service_.passwords = std::move(passwords); }
 
   void adopt(std::unique_ptr<net::Stream> stream, std::string local);
   // Closes every connection when it has come to rest: what has arrived is run and answered. Calls `drained` once no

@@ -42,6 +42,8 @@ type Snapshot struct {
 	Foreign     []*corev1.Pod
 	Deployments map[string]*appsv1.Deployment
 	Secrets     map[string]*corev1.Secret
+	// PeoplesPassword is the Secret of people that the spec names for the password, if they have given it the pool's label; nil: the operator does not read it.
+	PeoplesPassword *corev1.Secret
 	// Kept are Secrets of the pool that lie where the operator alone reads them.
 	Kept map[string]*corev1.Secret
 	// Rivals are the namespaces where another operator keeps Secrets of the pool, with the oldest of each.
@@ -141,6 +143,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	s.Nodes = owned(pool, nodes.Items)
 	s.Deployments = owned(pool, deployments.Items)
 	s.Secrets = owned(pool, secrets.Items)
+	s.PeoplesPassword = peoplesPassword(pool, secrets.Items)
 	s.ConfigMaps = owned(pool, configMaps.Items)
 	s.Services = owned(pool, services.Items)
 	s.Budgets = owned(pool, budgets.Items)
@@ -604,6 +607,20 @@ func (s *Snapshot) unattached(ctx context.Context, live client.Reader) (map[stri
 }
 
 // owned keeps objects that pool controls. An object of the same labels with another owner, or with none, is not the operator's to change.
+// peoplesPassword is the Secret with the password that people keep; nil: it is not among the Secrets with the pool's label.
+func peoplesPassword(pool *v1alpha1.KVPool, labelled []corev1.Secret) *corev1.Secret {
+	named := pool.Spec.Security.PasswordSecret
+	if pool.Spec.Security.Password != v1alpha1.PasswordSecret || named == nil {
+		return nil
+	}
+	for i := range labelled {
+		if labelled[i].Name == string(named.Name) {
+			return &labelled[i]
+		}
+	}
+	return nil
+}
+
 func owned[T any, P interface {
 	*T
 	client.Object

@@ -271,6 +271,7 @@ func Decide(input Input) (*Plan, error) {
 	d.decideUpgrade(act)
 	if act {
 		d.objects()
+		d.bindings()
 		d.amend()
 		d.removals()
 	}

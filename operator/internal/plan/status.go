@@ -374,6 +374,10 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	if len(d.pool.ComputePools()) > 0 {
 		status.Endpoint = d.pool.Endpoint()
 	}
+	status.Binding = nil
+	if binding := d.Secrets[d.pool.BindingSecretName()]; binding != nil && binding.DeletionTimestamp.IsZero() {
+		status.Binding = &v1alpha1.BindingReference{Name: binding.Name}
+	}
 	if d.template != nil {
 		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.upgrade.image, CreatedWith: d.upgrade.createdWith}
 	}

@@ -387,6 +387,9 @@ func (d *decision) poolUpToDate() metav1.Condition {
 	case len(rolling) > 0:
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonComputeRollingOut, "compute shards are being replaced (Deployments %s)", some(rolling))
 	}
+	if c := d.passwordChanging(); c != nil {
+		return *c
+	}
 	if outdated := d.outdatedSidecars(); len(outdated) > 0 {
 		return condition(kind, metav1.ConditionFalse, v1alpha1.ReasonSidecarsOutdated,
 			"sidecars serve with an earlier image or earlier spec.limits (namespaces %s): make their pods again, for instance with kubectl -n NAMESPACE rollout restart", some(outdated))

@@ -55,6 +55,7 @@ var passing = []string{
 	v1alpha1.ReasonMemoryNodesPending, v1alpha1.ReasonPublishing, v1alpha1.ReasonComputeRollingOut, v1alpha1.ReasonResizing, v1alpha1.ReasonResizingInPlace,
 	v1alpha1.ReasonUpgrading, v1alpha1.ReasonStarting, v1alpha1.ReasonDrained, v1alpha1.ReasonNotPublished, v1alpha1.ReasonNoAgents, v1alpha1.ReasonPodPending,
 	v1alpha1.ReasonMemoryUnknown, v1alpha1.ReasonPreparing, v1alpha1.ReasonResizePlanned, v1alpha1.ReasonSplitting, v1alpha1.ReasonMoving, v1alpha1.ReasonRemoving,
+	v1alpha1.ReasonPasswordChanging,
 }
 
 // judge says what is to be told about a pool: what is wrong first, and in each half the pool before its parts.
@@ -199,6 +200,7 @@ var advices = map[string]advice{
 	v1alpha1.ReasonMovesExhausted:        {runbook: "a-resize-does-not-get-on"},
 	v1alpha1.ReasonNowhereToEvacuate:     {runbook: "draining-kubernetes-nodes"},
 	v1alpha1.ReasonPodDiffers:            {runbook: "edits-of-a-kvpool"},
+	v1alpha1.ReasonPasswordChanging:      {runbook: "passwords", commands: []string{"kubectl farpool rotate-password NAME -n NAMESPACE --drop-old"}},
 	v1alpha1.ReasonAmendmentRefused:      {runbook: "edits-of-a-kvpool"},
 	v1alpha1.ReasonResizeUnsupported:     {runbook: "edits-of-a-kvpool"},
 	v1alpha1.ReasonTooFewSessions:        {runbook: "edits-of-a-kvpool"},

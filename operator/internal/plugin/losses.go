@@ -146,6 +146,40 @@ func (s *session) beginEmpty(ctx context.Context, c *cluster, name string, yes b
 	return nil
 }
 
+func (s *session) deleteCommand() *cobra.Command {
+	return s.lossCommand(&cobra.Command{
+		Use:   "delete POOL",
+		Short: "Delete a pool with all its keys",
+		Long: `Delete a pool with all its keys.
+
+Nothing brings them back. The operator's chart installs a policy that refuses to delete a KVPool with dataPolicy Store whose annotation
+` + v1alpha1.AnnotationConfirmDeletion + ` does not have its name; this command sets it. The policy says nothing about namespaces: with a namespace, its pools are deleted.`,
+		Example: `  kubectl farpool delete ledger`,
+	}, &v1alpha1.KVPoolList{}, s.deletePool)
+}
+
+func (s *session) deletePool(ctx context.Context, c *cluster, name string, yes bool) error {
+	pool, err := c.pool(ctx, name)
+	if err != nil {
+		return err
+	}
+	s.warn("KVPool %s/%s (%s) is deleted, and all its keys are lost.", c.namespace, name, pool.Spec.DataPolicy)
+	if err := s.confirm(yes, name); err != nil {
+		return err
+	}
+	confirmed := pool.DeepCopy()
+	metav1.SetMetaDataAnnotation(&confirmed.ObjectMeta, v1alpha1.AnnotationConfirmDeletion, name)
+	if err := c.Patch(ctx, confirmed, client.MergeFrom(pool)); err != nil {
+		return fmt.Errorf("confirm the deletion of KVPool %s/%s: %w", c.namespace, name, err)
+	}
+	// Another pool that has taken the name meanwhile is left alone.
+	if err := c.Delete(ctx, pool, client.Preconditions{UID: &pool.UID}); err != nil {
+		return fmt.Errorf("delete KVPool %s/%s: %w", c.namespace, name, err)
+	}
+	s.say("KVPool %s/%s is deleted. Kubernetes removes its pods, Services and Secrets.", c.namespace, name)
+	return nil
+}
+
 func (c *cluster) annotate(ctx context.Context, kind string, object client.Object, annotation, value string) error {
 	before, ok := object.DeepCopyObject().(client.Object)
 	if !ok {

@@ -98,7 +98,7 @@ Commands end with 0 if all is well, with 1 if something needs a person, and with
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl farpool"},
 	}
 	s.flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(s.statusCommand(), s.mapCommand(), s.resizeCommand(), s.acceptLossCommand(), s.giveUpCommand(), s.beginEmptyCommand(),
+	root.AddCommand(s.statusCommand(), s.mapCommand(), s.resizeCommand(), s.acceptLossCommand(), s.giveUpCommand(), s.beginEmptyCommand(), s.deleteCommand(),
 		s.rotatePasswordCommand(), s.upgradeCommand(), s.doctorCommand(), s.fsckCommand(), s.bundleCommand(), s.completeCommand())
 	return root
 }

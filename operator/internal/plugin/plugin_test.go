@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -365,45 +366,153 @@ func TestAPoolBeginsEmptyAtTheEpochOfItsCondition(t *testing.T) {
 	}
 }
 
+func TestAPoolIsDeletedByItsName(t *testing.T) {
+	w := newWorld(t)
+	w.expect(exitFailed, []string{"has no KVPool cache"}, "delete", "cache", "--yes")
+	pool := w.pool()
+	w.typed = "cash\n"
+	w.expect(exitFailed, []string{"is not cache: nothing was changed"}, "delete", "cache")
+	w.read("cache", pool)
+	if len(pool.Annotations) > 0 {
+		t.Errorf("annotations %v", pool.Annotations)
+	}
+	// A finalizer keeps the pool, so that the annotation can be seen.
+	pool.Finalizers = []string{"example.com/look"}
+	if err := api.Update(w.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	w.typed = "cache\n"
+	w.expect(exitWell, []string{"all its keys are lost", "is deleted"}, "delete", "cache")
+	w.read("cache", pool)
+	if pool.DeletionTimestamp.IsZero() || pool.Annotations[v1alpha1.AnnotationConfirmDeletion] != "cache" {
+		t.Errorf("deleted at %v with annotations %v", pool.DeletionTimestamp, pool.Annotations)
+	}
+}
+
+// kubelets play the kubelets of compute shards: each brings the Secret to its shard's files some looks after it has changed.
+type kubelets struct {
+	*world
+	secret, key string
+	looks       int
+	files       map[string]map[string][]byte
+	// seen lists the versions of the Secret, each once.
+	seen []map[string][]byte
+}
+
+func (k *kubelets) answer(pod string, command []string) (string, int, error) {
+	secret := &corev1.Secret{}
+	k.read(k.secret, secret)
+	if len(k.seen) == 0 || !reflect.DeepEqual(k.seen[len(k.seen)-1], secret.Data) {
+		k.seen = append(k.seen, secret.Data)
+	}
+	k.looks++
+	if k.looks%5 == 1 {
+		return "", 0, errors.New("the kubelet is away")
+	}
+	if k.files[pod] == nil || k.looks%3 == 0 {
+		k.files[pod] = secret.Data
+	}
+	out, code := "", 0
+	for _, file := range command[1:] {
+		value, there := k.files[pod][strings.TrimPrefix(file, "/etc/farpool/password/")]
+		if !there {
+			code = 1
+			continue
+		}
+		out += sumOf(value) + "  " + file + "\n"
+	}
+	// A client that has the password that the Secret gives applications is served by every shard, and by the ones that lag.
+	for name, files := range k.files {
+		if current := secret.Data[k.key]; !bytes.Equal(files[k.key], current) && !bytes.Equal(files[k.key+".also"], current) {
+			k.Errorf("shard %s takes %q, and applications have %q", name, files, current)
+		}
+	}
+	return out, code, nil
+}
+
+func (k *kubelets) wants(versions ...map[string]string) {
+	k.Helper()
+	var got []map[string]string
+	for _, version := range k.seen {
+		words := map[string]string{}
+		for key, value := range version {
+			words[key] = string(value)
+		}
+		got = append(got, words)
+	}
+	if !reflect.DeepEqual(got, versions) {
+		k.Errorf("the Secret was %v, not %v", got, versions)
+	}
+	k.seen = nil
+}
+
+// TestAPasswordIsRotated: every compute shard takes the new password before applications get it, and the old one until a person drops it. Both for the Secret that the
+// operator makes and for one of people.
 func TestAPasswordIsRotated(t *testing.T) {
+	type secret = map[string]string
+	for _, key := range []string{"password", "word"} {
+		w := newWorld(t)
+		pool := w.pool()
+		k := &kubelets{world: w, secret: "cache-password", key: key, files: map[string]map[string][]byte{}}
+		if key == "word" {
+			k.secret = "people"
+			pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "people", Key: "word"}}
+			if err := api.Update(w.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.answers = k.answer
+		w.expect(exitFailed, []string{"has no Secret " + k.secret}, "rotate-password", "cache")
+		w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: k.secret}, Data: map[string][]byte{key: []byte("old"), "other": []byte("theirs")}})
+		w.pod("cache-shards-a", v1alpha1.ComponentComputeShard, true)
+		w.pod("cache-shards-b", v1alpha1.ComponentComputeShard, false)
+		w.pod("cache-shards-c", v1alpha1.ComponentComputeShard, true)
+
+		w.typed = "new\n"
+		w.expect(exitWell, []string{"has the new password, and every compute shard takes it", "rotate-password cache --drop-old"}, "rotate-password", "cache", "--from-file=-")
+		k.wants(secret{key: "old", key + ".also": "new", "other": "theirs"}, secret{key: "new", key + ".also": "old", "other": "theirs"})
+		if strings.Contains(w.out.String()+w.errs.String(), "new\n") || w.ran[0] != "cache-shards-a: sha256sum /etc/farpool/password/"+key+" /etc/farpool/password/"+key+".also" {
+			t.Errorf("printed %q, ran %q", w.out.String(), w.ran)
+		}
+		w.expect(exitFailed, []string{"two passwords count already", "--drop-old"}, "rotate-password", "cache")
+		w.expect(exitWell, []string{"and no other"}, "rotate-password", "cache", "--drop-old")
+		k.wants(secret{key: "new", key + ".also": "old", "other": "theirs"}, secret{key: "new", "other": "theirs"})
+		w.expect(exitWell, []string{"has no second password"}, "rotate-password", "cache", "--drop-old")
+		w.typed = "new\n"
+		w.expect(exitFailed, []string{"has this password already"}, "rotate-password", "cache", "--from-file=-")
+	}
+}
+
+func TestAPasswordIsReplacedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.pool()
-	w.expect(exitFailed, []string{"has no Secret cache-password"}, "rotate-password", "cache")
 	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "cache-password"}, Data: map[string][]byte{"password": []byte("old")}})
-	w.pod("cache-shards-a", v1alpha1.ComponentComputeShard, true)
-	w.pod("cache-shards-b", v1alpha1.ComponentComputeShard, false)
-	looks := 0
-	w.answers = func(string, []string) (string, int, error) {
-		switch looks++; looks {
-		case 1:
-			return "", 0, errors.New("the kubelet is away")
-		case 2:
-			return "", 1, nil
-		case 3:
-			return "cba06b5736faf67e54b07b561eae94395e774c517a7d910a54369e1263ccfbd4  file\n", 0, nil // of "old"
-		}
-		return "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437  file\n", 0, nil // of "new"
-	}
-	w.typed = "new\n"
-	w.expect(exitWell, []string{"has the new password", "Every compute shard has it."}, "rotate-password", "cache", "--from-file=-")
+	w.expect(exitWell, []string{"and no other"}, "rotate-password", "cache", "--at-once") // a pool without compute shards
 	secret := &corev1.Secret{}
 	w.read("cache-password", secret)
-	if got := string(secret.Data["password"]); got != "new" || looks != 4 {
-		t.Errorf("the password is %q after %d looks", got, looks)
+	if got := secret.Data["password"]; len(secret.Data) != 1 || len(got) != base64.RawURLEncoding.EncodedLen(randomPasswordBytes) {
+		t.Errorf("the Secret has %d keys, and the random password %d bytes", len(secret.Data), len(got))
 	}
-	if strings.Contains(w.out.String()+w.errs.String(), "new\n") || w.ran[0] != "cache-shards-a: sha256sum /etc/farpool/password/password" {
-		t.Errorf("printed %q, ran %q", w.out.String(), w.ran)
+	w.pod("cache-shards-a", v1alpha1.ComponentComputeShard, true)
+	w.answers = func(_ string, command []string) (string, int, error) {
+		return sumOf([]byte("old")) + "  " + command[1] + "\n", 1, nil
 	}
-	w.expect(exitWell, nil, "rotate-password", "cache", "--wait=false")
+	w.expect(exitFailed, []string{"it is not over after 20ms: compute shard cache-shards-a has the passwords of before"}, "rotate-password", "cache", "--at-once", "--timeout=20ms")
 	w.read("cache-password", secret)
-	if got := secret.Data["password"]; len(got) != base64.RawURLEncoding.EncodedLen(randomPasswordBytes) {
-		t.Errorf("the random password has %d bytes", len(got))
+	if also, there := secret.Data["password.also"]; !there || len(also) > 0 {
+		t.Errorf("the second password is %q: %v, and should be there and empty", also, there)
 	}
-	w.expect(exitFailed, []string{"it is not over after 20ms: compute shard cache-shards-a has the password of before"}, "rotate-password", "cache", "--timeout=20ms")
+	w.answers = func(string, []string) (string, int, error) { return "", 1, nil }
+	w.expect(exitFailed, []string{"it is not over after 20ms: compute shard cache-shards-a"}, "rotate-password", "cache", "--drop-old", "--timeout=20ms")
 	for _, typed := range []string{"", "\n", "two\nlines\n", strings.Repeat("x", longestPasswordBytes+1)} {
 		w.typed = typed
 		w.expect(exitFailed, []string{"holds no password"}, "rotate-password", "cache", "--from-file=-")
 	}
+	secret.Data = nil
+	if err := api.Update(w.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	w.expect(exitFailed, []string{"has no password under key password"}, "rotate-password", "cache")
 }
 
 // upgraded plays the operator: it waits for the edit, and reports one condition after the other.

@@ -98,7 +98,7 @@ func (s *session) upgrade(ctx context.Context, c *cluster, name string, to aim, 
 			stopped = verdict(exitWrong)
 			return "", true, nil
 		}
-		return told, current.Status == metav1.ConditionTrue || current.Reason == v1alpha1.ReasonPodDiffers, nil
+		return told, current.Status == metav1.ConditionTrue || current.Reason == v1alpha1.ReasonPodDiffers || current.Reason == v1alpha1.ReasonPasswordChanging, nil
 	})
 	if err != nil {
 		return fmt.Errorf("follow the upgrade of KVPool %s/%s, which goes on: %w", c.namespace, name, err)

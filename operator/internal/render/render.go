@@ -76,10 +76,11 @@ func (p Pool) NodeTLSSecretName() string      { return cmp.Or(p.nodeTLS, NodeTLS
 func (p Pool) ClientTLSSecretName() string    { return cmp.Or(p.clientTLS, ClientTLSSecretOf(p.Name)) }
 func (p Pool) RESPTLSSecretName() string      { return p.Name + "-resp-tls" }
 func (p Pool) PasswordSecretName() string     { return p.Name + "-password" }
+func (p Pool) BindingSecretName() string      { return p.Name + "-binding" }
 func (p Pool) ComputeName(pool string) string { return p.Name + "-" + pool }
 
 // password returns the Secret and the key that compute shards read the password from; empty: there is none.
-func (p Pool) password() (secret, key string) {
+func (p Pool) Password() (secret, key string) {
 	switch security := &p.Spec.Security; {
 	case security.Password == v1alpha1.PasswordGenerated:
 		return p.PasswordSecretName(), KeyPassword

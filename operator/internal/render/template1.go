@@ -36,13 +36,16 @@ const (
 	stateVolume      = "state"
 	ringsDirectory   = "/run/farpool"
 
-	// PasswordFile is where compute shards find their password.
-	PasswordFile = passwordPath + "/" + KeyPassword
+	// AlsoSuffix is what the key, and the file, of a second password that counts have after the name of the first.
+	AlsoSuffix = ".also"
 	// StateVolume is the volume in which memory nodes keep what their next process takes up.
 	StateVolume = stateVolume
 
 	mebibyte = int64(1) << 20
 )
+
+// PasswordFile is where compute shards find the value of a key of the Secret that has their password.
+func PasswordFile(key string) string { return passwordPath + "/" + key }
 
 // ManagedUser is the user and group of pods that run neither as root nor as whom the platform assigns.
 const ManagedUser = 65532
@@ -113,8 +116,8 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 	file.text("map-cache", stateDirectory+"/map-cache")
 	file.text("listen", fmt.Sprintf("0.0.0.0:%d", PortRESP))
 	file.number("threads", int64(computePool.Workers))
-	if secret, key := pool.password(); secret != "" {
-		file.text("password-file", passwordPath+"/"+key)
+	if secret, key := pool.Password(); secret != "" {
+		file.text("password-file", PasswordFile(key))
 	}
 	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
 		file.text("resp-tls-cert", respTLSDirectory+"/tls.crt")
@@ -214,7 +217,7 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 		corev1ac.Volume().WithName(stateVolume).WithEmptyDir(corev1ac.EmptyDirVolumeSource().
 			WithSizeLimit(*resource.NewQuantity(16*mebibyte, resource.BinarySI))),
 	}
-	if secret, _ := pool.password(); secret != "" {
+	if secret, _ := pool.Password(); secret != "" {
 		volumes = append(volumes, secretVolume("password", secret))
 		container.WithVolumeMounts(mount("password", passwordPath, true))
 	}

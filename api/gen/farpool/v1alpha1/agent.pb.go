@@ -682,10 +682,13 @@ func (x *DeadClient) GetSegments() uint32 {
 }
 
 type ComputeShardFacts struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RespEndpoint  string                 `protobuf:"bytes,1,opt,name=resp_endpoint,json=respEndpoint,proto3" json:"resp_endpoint,omitempty"`
-	Connections   uint64                 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
-	OutOfMemory   bool                   `protobuf:"varint,3,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"` // a write was refused within the last half minute, because the node of its key was full
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	RespEndpoint string                 `protobuf:"bytes,1,opt,name=resp_endpoint,json=respEndpoint,proto3" json:"resp_endpoint,omitempty"`
+	Connections  uint64                 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
+	OutOfMemory  bool                   `protobuf:"varint,3,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"` // a write was refused within the last half minute, because the node of its key was full
+	// The passwords of which a new connection gives one, the one of its file first; none: it asks for none, or is from before this was told. Each is
+	// the first 8 bytes, big-endian, of the SHA-256 of the pool's uid, a zero byte and the password.
+	Passwords     []uint64 `protobuf:"fixed64,4,rep,packed,name=passwords,proto3" json:"passwords,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -739,6 +742,13 @@ func (x *ComputeShardFacts) GetOutOfMemory() bool {
 		return x.OutOfMemory
 	}
 	return false
+}
+
+func (x *ComputeShardFacts) GetPasswords() []uint64 {
+	if x != nil {
+		return x.Passwords
+	}
+	return nil
 }
 
 type PublishMapRequest struct {
@@ -1200,11 +1210,12 @@ const file_farpool_v1alpha1_agent_proto_rawDesc = "" +
 	"\aprocess\x18\x01 \x01(\x04R\aprocess\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05slots\x18\x03 \x01(\rR\x05slots\x12\x1a\n" +
-	"\bsegments\x18\x04 \x01(\rR\bsegments\"~\n" +
+	"\bsegments\x18\x04 \x01(\rR\bsegments\"\x9c\x01\n" +
 	"\x11ComputeShardFacts\x12#\n" +
 	"\rresp_endpoint\x18\x01 \x01(\tR\frespEndpoint\x12 \n" +
 	"\vconnections\x18\x02 \x01(\x04R\vconnections\x12\"\n" +
-	"\rout_of_memory\x18\x03 \x01(\bR\voutOfMemory\"|\n" +
+	"\rout_of_memory\x18\x03 \x01(\bR\voutOfMemory\x12\x1c\n" +
+	"\tpasswords\x18\x04 \x03(\x06R\tpasswords\"|\n" +
 	"\x11PublishMapRequest\x12,\n" +
 	"\x03map\x18\x01 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x12\x1f\n" +
 	"\vpool_secret\x18\x02 \x01(\fR\n" +

@@ -45,6 +45,12 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.AttachmentType
 - name: dev.farpool.farpool.api.v1alpha1.AttachmentType
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.BindingReference
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.CapacityPolicy
   map:
     fields:
@@ -320,6 +326,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.farpool.farpool.api.v1alpha1.KVPoolStatus
   map:
     fields:
+    - name: binding
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.BindingReference
     - name: compute
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.CountStatus

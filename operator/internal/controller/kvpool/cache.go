@@ -25,7 +25,7 @@ import (
 	"farpool.dev/farpool/operator/internal/apply"
 )
 
-// CacheOptions keeps the cache to what belongs to pools of some namespaces, or of all if none is named: no Secret of anybody else's is ever read.
+// CacheOptions keeps the cache to what has the label of pools, in some namespaces, or in all if none is named: no Secret without the label is ever read.
 // secretNamespace is where the operator keeps Secrets of its own; empty: with each pool.
 func CacheOptions(namespaces []string, secretNamespace string) cache.Options {
 	requirement, err := labels.NewRequirement(v1alpha1.LabelPool, selection.Exists, nil)

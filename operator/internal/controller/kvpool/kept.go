@@ -56,7 +56,7 @@ func (r *Reconciler) keptOf(secret client.Object) (pool types.NamespacedName, ui
 	return pool, uid, ok
 }
 
-// isKept says whether this operator keeps a Secret for a pool. A pool has six other Secrets.
+// isKept says whether this operator keeps a Secret for a pool. A pool has seven other Secrets.
 func (r *Reconciler) isKept(secret client.Object) bool {
 	_, _, kept := r.keptOf(secret)
 	return kept

@@ -65,8 +65,8 @@ var _ = Describe("A pod that bears a pool's labels", func() {
 	})
 })
 
-// admission is the policy about members that the chart installs, for one namespace.
-func (w *world) admission() {
+// admission is a policy that the chart installs, about members or deletions, for one namespace.
+func (w *world) admission(policyName string) {
 	GinkgoHelper()
 	data, err := os.ReadFile("../../../../charts/testdata/default.yaml")
 	Expect(err).NotTo(HaveOccurred())
@@ -74,7 +74,7 @@ func (w *world) admission() {
 		var policy admissionv1.ValidatingAdmissionPolicy
 		var binding admissionv1.ValidatingAdmissionPolicyBinding
 		switch {
-		case !strings.Contains(document, "\n  name: farpool-operator-members\n"):
+		case !strings.Contains(document, "\n  name: farpool-operator-"+policyName+"\n"):
 		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicy\n"):
 			Expect(yaml.UnmarshalStrict([]byte(document), &policy)).To(Succeed())
 			policy.Name = w.pool.Namespace
@@ -103,7 +103,7 @@ func as(user string) client.Client {
 var _ = Describe("The chart's admission policy", func() {
 	It("lets nobody but the operator and its Deployments' controllers label pods as a pool's", func() {
 		w := newWorld(nil)
-		w.admission()
+		w.admission("members")
 		container := corev1.PodSpec{Containers: []corev1.Container{{Name: "shell", Image: "shell"}}}
 		pod := func(labels map[string]string) *corev1.Pod {
 			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, GenerateName: "pod-", Labels: labels}, Spec: container}
@@ -145,6 +145,46 @@ var _ = Describe("The chart's admission policy", func() {
 		Expect(person.Update(w.ctx, member)).To(Succeed())
 		member.Labels = nil
 		Expect(person.Update(w.ctx, member)).To(Succeed(), "a pod may be taken out of the pool for a look")
+	})
+})
+
+var _ = Describe("The chart's policy about deletions", func() {
+	It("asks for the name of a Store, and of no Cache, and holds up no namespace", func() {
+		w := newWorld(nil)
+		w.admission("deletions")
+		pool := func(name string, policy v1alpha1.DataPolicy) *v1alpha1.KVPool {
+			pool := w.pool.DeepCopy()
+			pool.Name, pool.Spec.DataPolicy = name, policy
+			Expect(k8s.Create(w.ctx, pool)).To(Succeed())
+			return pool
+		}
+		person := as("person")
+		refused := MatchError(ContainSubstring("KVPool ledger is a Store, and all its keys are lost when it is deleted: to delete it, give kubectl farpool delete ledger -n " + w.pool.Namespace))
+		store := pool("ledger", v1alpha1.DataPolicyStore)
+		// A policy takes a moment to be in force. A dry run is admitted as a deletion is.
+		Eventually(func() error { return person.Delete(w.ctx, store, client.DryRunAll) }, within, every).Should(refused)
+		Expect(person.DeleteAllOf(w.ctx, &v1alpha1.KVPool{}, client.InNamespace(w.pool.Namespace))).To(refused)
+		Expect(person.Delete(w.ctx, pool("sessions", v1alpha1.DataPolicyCache))).To(Succeed())
+
+		By("the annotation of another pool")
+		confirm := func(name string) {
+			patch := client.MergeFrom(store.DeepCopy())
+			store.Annotations = map[string]string{v1alpha1.AnnotationConfirmDeletion: name}
+			Expect(person.Patch(w.ctx, store, patch)).To(Succeed())
+		}
+		confirm("sessions")
+		Expect(person.Delete(w.ctx, store)).To(refused)
+
+		By("its own")
+		confirm("ledger")
+		Expect(person.Delete(w.ctx, store)).To(Succeed())
+
+		By("a namespace that is being deleted")
+		store = pool("ledger", v1alpha1.DataPolicyStore)
+		namespace := &corev1.Namespace{}
+		Expect(k8s.Get(w.ctx, client.ObjectKey{Name: w.pool.Namespace}, namespace)).To(Succeed())
+		Expect(k8s.Delete(w.ctx, namespace)).To(Succeed())
+		Eventually(func() error { return as("system:serviceaccount:kube-system:namespace-controller").Delete(w.ctx, store) }, within, every).Should(Succeed())
 	})
 })
 

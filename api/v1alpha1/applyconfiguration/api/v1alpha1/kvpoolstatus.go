@@ -19,6 +19,9 @@ type KVPoolStatusApplyConfiguration struct {
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// Endpoint of the Redis protocol inside the cluster, host:port.
 	Endpoint *string `json:"endpoint,omitempty"`
+	// Binding is the Secret, of type servicebinding.io/redis, with what an application needs to reach the pool: a KVPool is a Provisioned Service, as the Service
+	// Binding Specification for Kubernetes calls it. It is left out while something of it is not known.
+	Binding *BindingReferenceApplyConfiguration `json:"binding,omitempty"`
 	// Memory nodes that serve, out of those in the spec.
 	Memory *CountStatusApplyConfiguration `json:"memory,omitempty"`
 	// Compute shards that are ready, out of those in the spec.
@@ -65,6 +68,14 @@ func (b *KVPoolStatusApplyConfiguration) WithObservedGeneration(value int64) *KV
 // If called multiple times, the Endpoint field is set to the value of the last call.
 func (b *KVPoolStatusApplyConfiguration) WithEndpoint(value string) *KVPoolStatusApplyConfiguration {
 	b.Endpoint = &value
+	return b
+}
+
+// WithBinding sets the Binding field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Binding field is set to the value of the last call.
+func (b *KVPoolStatusApplyConfiguration) WithBinding(value *BindingReferenceApplyConfiguration) *KVPoolStatusApplyConfiguration {
+	b.Binding = value
 	return b
 }
 

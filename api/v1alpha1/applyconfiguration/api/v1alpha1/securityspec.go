@@ -16,7 +16,8 @@ type SecuritySpecApplyConfiguration struct {
 	// Password for the Redis protocol: Generated puts one into Secret <pool>-password, key password; Secret takes it from passwordSecret; None asks for
 	// none. Compute shards read it again when it changes.
 	Password *apiv1alpha1.PasswordMode `json:"password,omitempty"`
-	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists.
+	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists. The operator reads it only if it has the label
+	// farpool.dev/pool with the pool's name, and makes a Secret for applications then (status.binding).
 	PasswordSecret *SecretKeyApplyConfiguration `json:"passwordSecret,omitempty"`
 	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
 	// (ca.crt in Secret <pool>-resp-tls).
