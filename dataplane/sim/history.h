@@ -41,7 +41,7 @@ struct Call {
 
 const char* name_of(Call::Kind kind);
 
-// Which values a pool may lose by itself, at any moment before `until`: none, those that expire, or all.
+// Which values a pool may lose by itself, at any moment before `until`: none, values that expire, or all.
 struct Evicts {
   enum class Which : std::uint8_t { none, expiring, all } which = Which::none;
   Nanos until = std::numeric_limits<Nanos>::max();

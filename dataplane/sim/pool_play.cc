@@ -100,7 +100,7 @@ std::vector<TimedCall> draw_steps(const PoolSetting& setting, std::uint64_t seed
   return steps;
 }
 
-// Whether values expire matters to some policies alone.
+// Says whether a value expires, which matters to some policies alone.
 bool draw_expires(const PoolSetting& setting, Random& random) {
   return setting.eviction != v1alpha1::EVICTION_NOEVICTION && random.chance(0.5);
 }
