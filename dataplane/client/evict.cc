@@ -100,19 +100,20 @@ Task<bool> Pool::make_room(Bond& bond, std::uint64_t bytes, Nanos deadline) {
   room.full_at = now;
   room.full_until = now + bond.session->grant().lease;
   room.owed = std::max(room.owed, static_cast<std::int64_t>(std::max(room.part, 4 * (bytes + kOverhead))));
-  const std::uint64_t before = room.removed, turns = room.vain_turns;
+  const std::uint64_t before = room.removed + room.failed, turns = room.vain_turns;
   pay(bond);
   while (room.paying && room.owed > 0 && room.vain_turns == turns && bond.session->alive() && port_.now() < deadline) {
     (void)co_await room.paid.wait(deadline);
   }
-  co_return room.removed != before;
+  // Where the session has ended, the caller finds another one, and tries again with that.
+  co_return room.removed + room.failed != before || !bond.session->alive();
 }
 
 Task<void> Pool::pay_debt(Bond& bond) {
   const Borrowed borrowed(*this, bond);
   Room& room = bond.room;
   const Nanos begun = port_.now();
-  const std::uint64_t removed = room.removed;
+  const std::uint64_t before = room.removed + room.failed;
   Turn turn(port_.random() % std::max<std::uint64_t>(bond.table->positions(), 1));
   while (room.owed > 0 && !turn.over && bond.session->alive() && !closing_) {
     const Result<Page> sample = co_await take_sample(bond, turn);
@@ -121,7 +122,7 @@ Task<void> Pool::pay_debt(Bond& bond) {
     room.paid.wake_all();
   }
   if (turn.over) room.owed = 0;
-  if (room.removed != removed) {
+  if (room.removed + room.failed != before) {
     room.settled_at = port_.now() + bond.session->grant().tick / 4;
   } else if (turn.over) {
     // Nothing may go: writes are refused meanwhile, without another turn for each.
@@ -194,6 +195,7 @@ Task<void> Pool::remove_one(Bond& bond, const std::string& key) {
   if (!pass) co_return;  // this client is changing it
   Eviction eviction(*this);
   const Result<bool> done = co_await bond.table->modify(key, eviction, port_.now() + patience(), bond.room.cost);
+  if (!done.ok()) ++bond.room.failed;
   if (!done.ok() || eviction.freed() == 0) co_return;
   (eviction.expired() ? counters_.expired_keys : counters_.evicted_keys).add();
   bond.room.owed -= static_cast<std::int64_t>(eviction.freed() + key.size());

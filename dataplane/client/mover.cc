@@ -52,10 +52,16 @@ Status Mover::go_on() const {
 }
 
 Task<Status> Mover::take_in(std::string_view key, std::string_view value) {
-  if (Status status = go_on(); !status.ok()) co_return status;
-  const End& target = targets_[target_of_(key)];
-  const Result<bool> added = co_await target.table->movable()->admit(key, value, soon(target), cost_);
-  co_return added.status();
+  const std::size_t which = target_of_(key);
+  const End& target = targets_[which];
+  const base::Nanos deadline = soon(target);
+  for (;;) {
+    if (Status status = go_on(); !status.ok()) co_return status;
+    const Result<bool> added = co_await target.table->movable()->admit(key, value, deadline, cost_);
+    if (added.code() != base::Code::out_of_memory || target.session->port().now() >= deadline) co_return added.status();
+    const bool made = co_await make_room_(which, key.size() + value.size(), deadline);
+    if (!made) co_return added.status();
+  }
 }
 
 // Looks under the key's locks where there are locks, because that finishes first what a dead mover has begun to write

@@ -24,11 +24,17 @@ class Mover final : public index::Arrivals {
     session::Session* session = nullptr;
     index::Table* table = nullptr;  // that has a movable()
   };
+  // Makes room at a target for a key with so many bytes that has found none. Returns false if it cannot.
+  using MakeRoom = std::function<task::Task<bool>(std::size_t target, std::uint64_t bytes, base::Nanos deadline)>;
   // All of these outlive the mover. `target_of` returns the index in `targets` of a key's target; `go_on` says whether
   // the move is still wanted and its ends are all there.
   Mover(End source, std::vector<End> targets, std::function<std::size_t(std::string_view key)> target_of,
-        index::Movable::GoOn go_on)
-      : source_(source), targets_(std::move(targets)), target_of_(std::move(target_of)), go_on_(std::move(go_on)) {}
+        index::Movable::GoOn go_on, MakeRoom make_room)
+      : source_(source),
+        targets_(std::move(targets)),
+        target_of_(std::move(target_of)),
+        go_on_(std::move(go_on)),
+        make_room_(std::move(make_room)) {}
 
   // Returns ok when move `number` is finished, by this client or another.
   task::Task<base::Status> run(std::uint64_t number);
@@ -49,6 +55,7 @@ class Mover final : public index::Arrivals {
   const std::vector<End> targets_;
   const std::function<std::size_t(std::string_view key)> target_of_;
   const index::Movable::GoOn go_on_;
+  const MakeRoom make_room_;
   std::vector<std::unique_ptr<session::Tenure>> tenures_;  // of the source, then of each target
   bool begun_ = false;
   fabric::Cost cost_;  // that no operation waited for

@@ -44,7 +44,8 @@ class NotingTable final : public index::Table, public index::Movable {
   // What it answers.
   Result<Standing> says = Standing{.finished = kMove - 1, .lease = 0};
   Status closes, moves;
-  bool waits = false;  // in move_away, until it may not go on
+  std::size_t without_room = 0;  // additions, from now on
+  bool waits = false;            // in move_away, until it may not go on
   SimPort* port = nullptr;
   // What it was answered then.
   Status went_on, took_in, had;
@@ -53,7 +54,9 @@ class NotingTable final : public index::Table, public index::Movable {
   void follow(index::Move) override {}
   Task<Result<bool>> admit(std::string_view, std::string_view, Nanos, Cost&) override {
     note("admits");
-    co_return true;
+    if (without_room == 0) co_return true;
+    --without_room;
+    co_return Status(Code::out_of_memory, name_ + " is full");
   }
   Task<Result<Standing>> standing() override {
     note("stands");
@@ -179,7 +182,14 @@ class MoverTest : public ::testing::Test {
     return {{sessions_[0].get(), &source_},
             {{sessions_[1].get(), &target_}},
             [](std::string_view) { return std::size_t{0}; },
-            [this] { return wanted_; }};
+            [this] { return wanted_; },
+            [this](std::size_t target, std::uint64_t bytes, Nanos) { return make_room(target, bytes); }};
+  }
+  Task<bool> make_room(std::size_t target, std::uint64_t bytes) {
+    EXPECT_EQ(target, 0u);
+    EXPECT_EQ(bytes, std::string("keyvalue").size());
+    calls_.push_back("room is made");
+    co_return rooms_ > 0 && rooms_-- > 0;
   }
   // Returns how a whole move ends.
   Status move() {
@@ -198,7 +208,8 @@ class MoverTest : public ::testing::Test {
   SimPort* port_ = nullptr;
   Calls calls_;
   NotingTable source_{"source", calls_}, target_{"target", calls_};
-  Status wanted_;  // says whether the move still is
+  Status wanted_;          // says whether the move still is
+  std::size_t rooms_ = 0;  // that can be made
   std::vector<std::unique_ptr<Session>> sessions_;
 };
 
@@ -207,6 +218,21 @@ TEST_F(MoverTest, ClosesTargetsBeforeTheSource) {
   EXPECT_EQ(calls_, (Calls{"source stands", "target closes", "source closes", "source moves", "target admits",
                            "target looks"}));
   EXPECT_TRUE(source_.took_in.ok() && source_.had.ok());
+}
+
+// A pool that evicts may be made smaller when it is full.
+TEST_F(MoverTest, MakesRoomAtATargetThatIsFull) {
+  target_.without_room = 2;
+  rooms_ = 2;
+  EXPECT_TRUE(move().ok());
+  EXPECT_TRUE(source_.took_in.ok()) << source_.took_in.message();
+  EXPECT_EQ(std::ranges::count(calls_, "target admits"), 3);
+  EXPECT_EQ(std::ranges::count(calls_, "room is made"), 2);
+  target_.without_room = 5;
+  rooms_ = 1;
+  EXPECT_TRUE(move().ok());
+  EXPECT_EQ(source_.took_in.message(), "target is full");
+  EXPECT_EQ(std::ranges::count(calls_, "target admits"), 2);
 }
 
 // Two movers would move the same keys, and an older value could replace a newer one.

@@ -114,7 +114,10 @@ Task<Status> Pool::try_to_move(Link& link, Bond& bond, std::uint64_t number) {
     return {};
   };
   if (Status status = go_on(); !status.ok()) co_return status;
-  Mover mover({bond.session.get(), bond.table.get()}, targets, target_of, go_on);
+  const auto make_room_at = [&](std::size_t target, std::uint64_t bytes, Nanos until) {
+    return make_room(borrowed[target].bond(), bytes, until);
+  };
+  Mover mover({bond.session.get(), bond.table.get()}, targets, target_of, go_on, make_room_at);
   Status status = co_await mover.run(number);
   if (!mover.begun() && status.code() == Code::timed_out) co_return Status(Code::stale, status.message());
   co_return status;

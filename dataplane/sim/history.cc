@@ -13,32 +13,35 @@
 namespace farpool::sim {
 namespace {
 
-using State = std::optional<std::string>;
+struct State {
+  std::optional<std::string> value;
+  bool expires = false;
+};
 
 // Applies the call to the state. Returns false if its answer contradicts the state.
 bool apply(const Call& call, State& state) {
-  const bool there = state.has_value();
+  const bool there = state.value.has_value();
   const bool told_there = call.found.has_value();
   switch (call.kind) {
     case Call::Kind::get:
-      return !call.known || call.found == state;
+      return !call.known || call.found == state.value;
     case Call::Kind::look:
       return !call.known || told_there == there;
     case Call::Kind::put:
-      state = call.value;
+      state = {call.value, call.expires};
       return true;
     case Call::Kind::insert:
-      if (!there) state = call.value;
+      if (!there) state = {call.value, false};
       return !call.known || told_there == there;
     case Call::Kind::update:
-      if (there) state = call.value;
+      if (there) state.value = call.value;
       return !call.known || told_there == there;
     case Call::Kind::remove:
-      state.reset();
+      state = {};
       return !call.known || told_there == there;
     case Call::Kind::add: {
-      const std::string sum = std::to_string((there ? std::stoll(*state) : 0) + 1);
-      state = sum;
+      const std::string sum = std::to_string((there ? std::stoll(*state.value) : 0) + 1);
+      state.value = sum;
       return !call.known || call.found == sum;
     }
   }
@@ -46,10 +49,12 @@ bool apply(const Call& call, State& state) {
 }
 
 // Wing and Gong's search: any call that was asked before every pending one was answered may be next. It remembers what
-// it tried as the set of calls that took effect and the state that they left.
+// it tried as the set of calls that took effect and the state that they left. Between two calls the pool may evict the
+// key.
 class Search {
  public:
-  explicit Search(const std::vector<Call>& calls) : calls_(calls), taken_(calls.size(), false) {
+  Search(const std::vector<Call>& calls, const Evicts& evicts)
+      : calls_(calls), evicts_(evicts), taken_(calls.size(), false) {
     for (const Call& call : calls) must_ += call.known ? 1 : 0;
   }
   bool run() { return step({}, 0); }
@@ -70,20 +75,27 @@ class Search {
       if (step(next, explained + (calls_[i].known ? 1 : 0))) return true;
       taken_[i] = false;
     }
+    return may_go(state) && step({}, explained);
+  }
+
+  bool may_go(const State& state) const {
+    if (!state.value || evicts_.which == Evicts::Which::none) return false;
+    return (state.expires || evicts_.which == Evicts::Which::all) && !taken_after(evicts_.until);
+  }
+  bool taken_after(Nanos time) const {
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      if (taken_[i] && calls_[i].asked > time) return true;
+    }
     return false;
   }
 
   // Says whether a call with an unknown outcome can only have happened before one that has already taken effect.
   bool too_late(const Call& call) const {
-    if (call.known || call.answered == std::numeric_limits<Nanos>::max()) return false;
-    for (std::size_t i = 0; i < calls_.size(); ++i) {
-      if (taken_[i] && calls_[i].asked > call.answered) return true;
-    }
-    return false;
+    return !call.known && call.answered != std::numeric_limits<Nanos>::max() && taken_after(call.answered);
   }
 
   std::uint64_t fingerprint(const State& state) const {
-    std::uint64_t hash = state ? base::mix(std::hash<std::string>{}(*state) | 1) : 0;
+    std::uint64_t hash = state.value ? base::mix(std::hash<std::string>{}(*state.value) | 1) + state.expires : 0;
     for (std::size_t i = 0; i < taken_.size(); ++i) {
       if (taken_[i]) hash ^= base::mix(base::mix(i + 1) + 0x5bd1e995);
     }
@@ -91,6 +103,7 @@ class Search {
   }
 
   const std::vector<Call>& calls_;
+  const Evicts evicts_;
   std::vector<bool> taken_;
   std::size_t must_ = 0;
   std::unordered_set<std::uint64_t> tried_;
@@ -122,7 +135,7 @@ const char* name_of(Call::Kind kind) {
   return "?";
 }
 
-bool linearizable(const std::vector<Call>& calls) { return Search(calls).run(); }
+bool linearizable(const std::vector<Call>& calls, const Evicts& evicts) { return Search(calls, evicts).run(); }
 
 std::string describe(const std::vector<Call>& calls) {
   std::ostringstream text;
@@ -133,7 +146,7 @@ std::string describe(const std::vector<Call>& calls) {
     } else {
       text << "?";
     }
-    text << "  " << name_of(call.kind) << " " << shorten(call.value);
+    text << "  " << name_of(call.kind) << " " << shorten(call.value) << (call.expires ? " (expires)" : "");
     if (!call.known) {
       text << " -> unknown";
     } else if (call.kind != Call::Kind::put) {
@@ -174,10 +187,10 @@ std::vector<std::string> History::keys() const {
   return {keys.begin(), keys.end()};
 }
 
-std::optional<std::string> History::judge() const {
+std::optional<std::string> History::judge(const Evicts& evicts) const {
   for (const std::string& key : keys()) {
     const std::vector<Call> calls = of(key);
-    if (!linearizable(calls))
+    if (!linearizable(calls, evicts))
       return "no order of these calls on key " + shorten(key) + " explains the answers:\n" + describe(calls);
   }
   return std::nullopt;

@@ -34,11 +34,18 @@ struct Call {
   std::string value;                 // what it sets
   std::optional<std::string> found;  // the answer; for insert, update, remove, look any text means "it was there"
   bool known = true;                 // false: the answer never came, or was `unknown_outcome`
+  bool expires = false;              // of a put: its value expires, but not before the world ends
   Nanos asked = 0;
   Nanos answered = std::numeric_limits<Nanos>::max();
 };
 
 const char* name_of(Call::Kind kind);
+
+// Which values a pool may lose by itself, at any moment before `until`: none, values that expire, or all.
+struct Evicts {
+  enum class Which : std::uint8_t { none, expiring, all } which = Which::none;
+  Nanos until = std::numeric_limits<Nanos>::max();
+};
 
 class History {
  public:
@@ -59,7 +66,7 @@ class History {
 
   // Returns nothing if every key's calls are linearizable, otherwise what cannot be explained. Keys and values are
   // those of a simulation.
-  std::optional<std::string> judge() const;
+  std::optional<std::string> judge(const Evicts& evicts = {}) const;
 
  private:
   std::vector<Call> calls_;
@@ -67,7 +74,7 @@ class History {
 };
 
 // Says whether the calls, all of one key which was absent at first, are linearizable.
-bool linearizable(const std::vector<Call>& calls);
+bool linearizable(const std::vector<Call>& calls, const Evicts& evicts = {});
 std::string describe(const std::vector<Call>& calls);
 
 }  // namespace farpool::sim

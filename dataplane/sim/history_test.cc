@@ -77,6 +77,28 @@ TEST(History, AnUnknownCallHappenedOrNot) {
   EXPECT_FALSE(linearizable({unknown(Kind::put, 9, "a"), call(Kind::get, 5, 6, "", "a")})) << "before it was asked";
 }
 
+TEST(History, APoolMayLoseWhatItsPolicyAllows) {
+  constexpr Evicts kAll{Evicts::Which::all}, kExpiring{Evicts::Which::expiring};
+  Call expiring = call(Kind::put, 0, 1, "a");
+  expiring.expires = true;
+  const Call put = call(Kind::put, 0, 1, "a"), gone = call(Kind::get, 2, 3, ""), there = call(Kind::get, 4, 5, "", "a");
+  EXPECT_TRUE(linearizable({put, gone}, kAll));
+  EXPECT_FALSE(linearizable({put, gone}, kExpiring)) << "it does not expire";
+  EXPECT_TRUE(linearizable({expiring, gone}, kExpiring));
+  EXPECT_FALSE(linearizable({expiring, gone}, {}));
+  EXPECT_FALSE(linearizable({put, gone, there}, kAll)) << "it came back";
+  EXPECT_FALSE(linearizable({put, call(Kind::get, 2, 3, "", "b")}, kAll)) << "it has changed";
+  EXPECT_FALSE(linearizable({expiring, call(Kind::put, 2, 3, "b"), call(Kind::get, 4, 5, "")}, kExpiring))
+      << "what was put since does not expire";
+  EXPECT_TRUE(linearizable({expiring, call(Kind::update, 2, 3, "b", "there"), call(Kind::get, 4, 5, "")}, kExpiring));
+  EXPECT_FALSE(linearizable({expiring, call(Kind::insert, 2, 3, "b"), call(Kind::get, 4, 5, "")}, kExpiring));
+  EXPECT_TRUE(linearizable({call(Kind::put, 0, 1, "7"), call(Kind::add, 2, 3, "", "1")}, kAll)) << "from nothing on";
+  EXPECT_TRUE(linearizable({put, gone}, {.which = Evicts::Which::all, .until = 2}));
+  EXPECT_FALSE(linearizable({put, call(Kind::get, 2, 3, "", "a"), call(Kind::get, 4, 5, "")},
+                            {.which = Evicts::Which::all, .until = 1}))
+      << "nothing is evicted any more";
+}
+
 // Every order, tried one by one.
 bool by_force(const std::vector<Call>& calls) {
   std::vector<std::size_t> order(calls.size());

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "client/eviction.h"
 #include "sim/dialect.h"
 
 namespace farpool::sim {
@@ -19,6 +20,22 @@ using base::Random;
 void lose_memory(PoolSetting& s, std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0x105e5);
   if (s.moves > 0 && random.chance(0.3)) s.losses_of_some = 1 + random.below(2);
+}
+
+constexpr std::size_t kBallastBytes = 30'000;
+constexpr std::size_t kBallastOfANode = 96;  // keys, more than a node has room for
+
+std::string ballast_named(std::size_t client, std::size_t index) {
+  return "ballast-" + std::to_string(client) + "-" + std::to_string(index);
+}
+
+// Some pools are filled. What nobody may remove could also be what no move finds room for.
+void fill(PoolSetting& s, std::uint64_t seed) {
+  Random random(base::mix(seed) ^ 0xf011);
+  if (!random.chance(0.2) || s.geometry.tables > 16) return;  // so many tables leave no room for ballast
+  s.eviction = static_cast<v1alpha1::Eviction>(random.below(v1alpha1::Eviction_ARRAYSIZE));
+  s.ballast = kBallastOfANode * s.nodes / s.clients;
+  if (s.eviction == v1alpha1::EVICTION_NOEVICTION) s.moves = 0;
 }
 
 PoolSetting draw(std::uint64_t seed) {
@@ -83,6 +100,29 @@ std::vector<TimedCall> draw_steps(const PoolSetting& setting, std::uint64_t seed
   return steps;
 }
 
+// Says whether a value expires, which matters to some policies alone.
+bool draw_expires(const PoolSetting& setting, Random& random) {
+  return setting.eviction != v1alpha1::EVICTION_NOEVICTION && random.chance(0.5);
+}
+
+// Ballast expires under every policy that goes by that, or there would be nothing to evict.
+std::vector<TimedCall> draw_ballast(const PoolSetting& setting, std::size_t client, Random& random) {
+  std::vector<TimedCall> steps;
+  for (std::size_t i = 0; i < setting.ballast; ++i) {
+    Call put{.kind = Call::Kind::put,
+             .key = ballast_named(client, i),
+             .value = std::to_string(client) + "." + std::to_string(i)};
+    put.value += std::string(kBallastBytes + random.below(2000), 'x');
+    put.expires = setting.eviction != v1alpha1::EVICTION_NOEVICTION;
+    steps.push_back({.call = std::move(put)});
+    if (random.chance(0.2)) {
+      const auto kind = random.chance(0.2) ? Call::Kind::remove : Call::Kind::get;
+      steps.push_back({.call = {.kind = kind, .key = ballast_named(client, random.below(i + 1))}});
+    }
+  }
+  return steps;
+}
+
 PoolTasks draw_tasks(const PoolSetting& setting, Random& random) {
   PoolTasks tasks;
   for (std::size_t i = 0; i < setting.tasks; ++i) tasks.push_back(draw_steps(setting, random.next()));
@@ -95,6 +135,7 @@ PoolSetting draw_pool(std::uint64_t seed, layout::Protocol protocol) {
   PoolSetting setting = draw(seed);
   setting.geometry.protocol = protocol;
   dialect_of(protocol).adapt(setting, seed);
+  fill(setting, seed);
   lose_memory(setting, seed);
   return setting;
 }
@@ -111,6 +152,7 @@ std::string describe(const PoolSetting& s) {
          some(s.losses + s.losses_of_some, "losses of memory") + some(s.epochs, "more epochs") +
          some(s.moves, "moves of parts") + some(s.wishes, "wishes for tables") + some(s.scans, "scans") +
          some(s.expiring, "keys of each client that expire") +
+         (s.ballast == 0 ? "" : ", filled under " + std::string(client::EvictionPolicy::of(s.eviction).name())) +
          (title.empty()
               ? ""
               : ", " + title + " with room for " + std::to_string(s.geometry.tables) + " tables at each node") +
@@ -119,6 +161,15 @@ std::string describe(const PoolSetting& s) {
 }
 
 std::string key_named(std::size_t index) { return "key-" + std::to_string(index); }
+
+std::vector<std::string> keys_of(const PoolSetting& setting) {
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < setting.keys; ++i) keys.push_back(key_named(i));
+  for (std::size_t client = 0; client < setting.clients; ++client) {
+    for (std::size_t i = 0; i < setting.ballast; ++i) keys.push_back(ballast_named(client, i));
+  }
+  return keys;
+}
 
 PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0x57041);
@@ -167,6 +218,15 @@ PoolPlay draw_pool_play(const PoolSetting& setting, std::uint64_t seed) {
     PoolFault loss{.kind = PoolFault::Kind::loss, .whom = more.below(setting.nodes)};
     loss.when = static_cast<Nanos>(more.below(static_cast<std::uint64_t>(setting.horizon)));
     play.faults.push_back(std::move(loss));
+  }
+  Random full(base::mix(seed) ^ 0xba11a57);
+  for (std::size_t i = 0; i < setting.clients && setting.ballast > 0; ++i) {
+    for (auto& steps : play.clients[i]) {
+      for (TimedCall& step : steps) {
+        step.call.expires = step.call.kind == Call::Kind::put && draw_expires(setting, full);
+      }
+    }
+    play.clients[i].push_back(draw_ballast(setting, i, full));
   }
   return play;
 }

@@ -24,6 +24,8 @@ PoolSetting draw_pool(std::uint64_t seed, layout::Protocol protocol);
 std::string describe(const PoolSetting& setting);
 
 std::string key_named(std::size_t index);
+// Returns the names of all keys that clients write, except the keys that only sim/expiry.h knows.
+std::vector<std::string> keys_of(const PoolSetting& setting);
 
 // What a seed's pool does, one element after the other; any element may be left out.
 struct TimedCall {

@@ -20,6 +20,7 @@ constexpr const char* kUid = "pool-of-the-simulation";
 constexpr base::HashSecret kSecret{0x5eed, 0x900d};
 constexpr std::uint64_t kNever = 1ull << 60;  // so many effects
 constexpr std::size_t kNobody = 99;           // a client
+constexpr client::Millis kAfterTheWorld = 1'000'000'000;
 constexpr Nanos kWall = 1'700'000'000 * kSecond;
 
 bool has_locks(const PoolSetting& s) { return layout::shape_of(s.geometry.protocol).locks; }
@@ -48,10 +49,21 @@ class CallEditor final : public client::Editor {
   const Call& call_;
 };
 
+Evicts evicts_under(v1alpha1::Eviction eviction) {
+  const client::EvictionPolicy policy = client::EvictionPolicy::of(eviction);
+  if (policy.allows(client::kNoExpiry)) return {Evicts::Which::all};
+  return {policy.allows(kAfterTheWorld) ? Evicts::Which::expiring : Evicts::Which::none};
+}
+
 }  // namespace
 
 PoolWorld::PoolWorld(const PoolSetting& setting, PoolVerdict& verdict)
-    : setting_(setting), verdict_(verdict), network_(setting.wire), random_(setting.wire.seed ^ 0x0b5) {
+    : setting_(setting),
+      verdict_(verdict),
+      evicts_(evicts_under(setting.eviction)),
+      eviction_(setting.eviction),
+      network_(setting.wire),
+      random_(setting.wire.seed ^ 0x0b5) {
   for (std::size_t i = 0; i < setting.nodes; ++i) {
     members_.push_back(std::make_unique<PoolMember>(network_.add_node("node-" + std::to_string(i) + ":7400"),
                                                     "node-" + std::to_string(i), memory()));
@@ -124,6 +136,7 @@ void PoolWorld::publish() {
     table->set_node(i);
   }
   for (const std::uint32_t owner : owners_) map.add_directory(owner);
+  map.set_eviction(eviction_);
   map.set_least_tables(static_cast<std::uint32_t>(least_tables_));
   map.set_move(move_);
   for (const auto& [part, from] : departures_) {
@@ -212,6 +225,16 @@ void PoolWorld::begin_move(std::size_t from, std::uint64_t which) {
   network_.at(network_.now() + kMoveLook, [this, from, move = move_] { follow_move(*members_[from], move); });
 }
 
+task::Task<base::Status> PoolWorld::put(client::Pool& pool, const Call& call) {
+  client::Millis expires = client::kNoExpiry;
+  if (call.expires) {
+    const auto now = co_await pool.time();
+    if (!now.ok()) co_return now.status();
+    expires = *now + kAfterTheWorld;
+  }
+  co_return co_await pool.put(call.key, call.value, expires);
+}
+
 task::Task<void> PoolWorld::call(PoolClient& client, Call call) {
   PoolMember& member = *members_[map_->table_of(map::directory_hash(kSecret, base::bytes_of(call.key))).node()];
   call.client = client.port->index();
@@ -229,7 +252,7 @@ task::Task<void> PoolWorld::call(PoolClient& client, Call call) {
       break;
     }
     case Call::Kind::put:
-      status = co_await pool.put(call.key, call.value);
+      status = co_await put(pool, call);
       break;
     case Call::Kind::remove: {
       const auto answer = co_await pool.erase(call.key);
@@ -245,6 +268,21 @@ task::Task<void> PoolWorld::call(PoolClient& client, Call call) {
   }
   asked->over = true;
   note(member, *asked, status, std::move(found));
+}
+
+void PoolWorld::stop_evicting() {
+  eviction_ = v1alpha1::EVICTION_NOEVICTION;
+  publish();
+  const auto knows = [](const auto& client) {
+    return client->port->crashed() || client->body->pool->eviction_policy() == "noeviction";
+  };
+  if (!run_until([&] { return std::ranges::all_of(clients_, knows); }, kPoolPatience)) {
+    return wrong("a client does not follow the map that evicts nothing");
+  }
+  // A removal that was decided upon before may be under way.
+  const Nanos decided = network_.now() + kPoolLease;
+  run_until([&] { return network_.now() >= decided; }, 2 * kPoolLease);
+  evicts_.until = network_.now();
 }
 
 void PoolWorld::calm() {
@@ -323,6 +361,7 @@ void PoolWorld::sum_up() {
     verdict_.splits_taken_over += client->body->pool->counters().index.get(&index::Marks::splits_taken_over);
     verdict_.move_waits += client->body->pool->counters().index.get(&index::Marks::move_waits);
     verdict_.reconnections += client->body->pool->counters().index.get(&index::Marks::reconnections);
+    verdict_.evicted += client->body->pool->counters().evicted_keys.get();
     verdict_.expired_removed += client->body->pool->counters().expired_keys.get();
     verdict_.asked_again += client->body->pool->counters().index.get(&index::Marks::asked_again);
   }
@@ -434,6 +473,10 @@ void PoolWorld::note(PoolMember& member, Asked& asked, const base::Status& statu
     ++verdict_.unknown;
   } else {
     ++verdict_.not_done;
+    verdict_.refused += status.code() == base::Code::out_of_memory ? 1 : 0;
+    if (status.code() == base::Code::out_of_memory && evicts_.which == Evicts::Which::all) {
+      wrong("a pool that may evict every key refuses a call: " + status.message());
+    }
     if (status.code() == base::Code::corrupt || status.code() == base::Code::internal) {
       wrong(std::string(name_of(asked.call.kind)) + ": " + status.message());
     }

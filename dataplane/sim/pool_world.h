@@ -118,6 +118,11 @@ class PoolWorld {
 
   task::Task<void> call(PoolClient& client, Call call);
 
+  // Says whether a key may have been removed whose value has not expired, but would have later.
+  bool evicts_expiring() const { return evicts_.which != Evicts::Which::none; }
+  // Lets the operator forbid that, and returns when all clients know.
+  void stop_evicting();
+
   // Ends faults: no client dies any more, and stopped clients continue. Memory nodes that are down come back by
   // themselves.
   void calm();
@@ -125,7 +130,7 @@ class PoolWorld {
   void close_books();
   void judge_histories() {
     for (const auto& member : members_) {
-      if (const auto judged = member->history.judge()) wrong(member->name + ": " + *judged);
+      if (const auto judged = member->history.judge(evicts_)) wrong(member->name + ": " + *judged);
     }
   }
 
@@ -151,7 +156,7 @@ class PoolWorld {
   static constexpr std::uint64_t kMemory = 2560 << 10;
   // If keys move, all may come to lie at one node, in segments of many clients. A segment has blocks of one size, and
   // blocks never move: so a node of few segments is full with few keys, and no move to it would end.
-  std::uint64_t memory() const { return (setting_.moves > 0 ? 3 : 1) * kMemory; }
+  std::uint64_t memory() const { return (setting_.moves > 0 && setting_.ballast == 0 ? 3 : 1) * kMemory; }
   static constexpr Nanos kMoveLook = 5 * base::kMillisecond;
 
   // The operator learns that a move is finished from the memory node that keys have left.
@@ -168,10 +173,13 @@ class PoolWorld {
   using Phase = node::MemoryNode::Published (node::MemoryNode::*)(const v1alpha1::ShardMap&, const base::HashSecret&);
   void tell(PoolMember& member, const v1alpha1::ShardMap& map, Phase phase);
 
+  static task::Task<base::Status> put(client::Pool& pool, const Call& call);
   void note(PoolMember& member, Asked& asked, const base::Status& status, std::optional<std::string> found);
 
   const PoolSetting& setting_;
   PoolVerdict& verdict_;
+  Evicts evicts_;  // so far
+  v1alpha1::Eviction eviction_;
   Story befell_;
   layout::Geometry geometry_;  // of every memory node
   fabric::sim::Network network_;

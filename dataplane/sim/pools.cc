@@ -27,8 +27,7 @@ task::Task<void> work(PoolWorld& world, PoolClient& client, std::vector<TimedCal
 
 // Looks at all keys, again and again.
 task::Task<void> scan(PoolWorld& world, PoolClient& client, const PoolSetting& setting) {
-  std::vector<std::string> keys;
-  for (std::size_t i = 0; i < setting.keys; ++i) keys.push_back(key_named(i));
+  const std::vector<std::string> keys = keys_of(setting);
   for (std::size_t i = 0; i < setting.scans; ++i) {
     co_await world.scan(client, keys, 1 + 10 * i);
     co_await client.port->sleep_for(setting.horizon / 8);
@@ -42,11 +41,11 @@ task::Task<void> repair(PoolClient& client, std::vector<std::string>& trouble) {
   }
 }
 
-task::Task<void> read_all(PoolWorld& world, PoolClient& client, std::size_t keys, std::uint64_t& there,
+task::Task<void> read_all(PoolWorld& world, PoolClient& client, std::vector<std::string> keys, std::uint64_t& there,
                           base::Result<std::uint64_t>& counted) {
-  for (std::size_t i = 0; i < keys; ++i) {
-    co_await world.call(client, {.kind = Call::Kind::get, .key = key_named(i)});
-    const auto value = co_await client.body->pool->get(key_named(i));
+  for (const std::string& key : keys) {
+    co_await world.call(client, {.kind = Call::Kind::get, .key = key});
+    const auto value = co_await client.body->pool->get(key);
     if (value.ok() && value->has_value()) ++there;
   }
   counted = co_await client.body->pool->count();
@@ -106,7 +105,8 @@ void look_after(PoolWorld& world, Expiry& expiry, const PoolSetting& setting) {
   if (!world.run(last, expiry.remove_all(last))) return world.wrong("removing does not end");
   std::uint64_t there = 0;
   base::Result<std::uint64_t> counted = base::Status(base::Code::internal, "not counted");
-  if (!world.run(last, read_all(world, last, setting.keys, there, counted), 20 * kPoolPatience)) {
+  if (world.evicts_expiring()) world.stop_evicting();
+  if (!world.run(last, read_all(world, last, keys_of(setting), there, counted), 20 * kPoolPatience)) {
     return world.wrong("reading does not end");
   }
   if (!counted.ok()) {
@@ -206,6 +206,8 @@ constexpr Count kCounts[] = {
     {&PoolVerdict::expiring_found, "reads of keys that expire"},
     {&PoolVerdict::expired_missed, "of keys that have"},
     {&PoolVerdict::expired_removed, "expired keys removed"},
+    {&PoolVerdict::evicted, "keys evicted"},
+    {&PoolVerdict::refused, "calls refused for lack of room"},
     {&PoolVerdict::wishes, "wishes for tables"},
     {&PoolVerdict::splits_taken_over, "splits taken over"},
     {&PoolVerdict::move_waits, "waits for one"},

@@ -27,6 +27,7 @@ struct PoolVerdict : Told {
   std::uint64_t reconnections = 0, asked_again = 0;  // of tables that outlive sessions; changes
   // Reads of keys that expire: found, and not; keys that were removed because they had expired.
   std::uint64_t expiring_found = 0, expired_missed = 0, expired_removed = 0;
+  std::uint64_t evicted = 0, refused = 0;           // keys; calls, for lack of room
   std::uint64_t wishes = 0, splits_taken_over = 0;  // for so many tables, ahead of keys; from other clients
 };
 
@@ -40,6 +41,10 @@ struct PoolVerdict : Told {
 //
 // In half of the pools each client also sets keys that expire, and reads and edits those of all: no read that is later
 // than the bound of docs/adr/0038-expiry.md returns one, and each that is earlier does.
+//
+// Some pools are filled with more than they have room for, under one of the policies of eviction. A key may vanish if
+// the policy allows it, but it never comes back and never has another value. When the policy is taken back in the end,
+// no key vanishes any more.
 //
 // In many pools the operator moves parts of the hash space to other memory nodes; each move must end. When all clients
 // have gone, every key lies where the map says, and nowhere else. A memory node that loses its memory meanwhile loses

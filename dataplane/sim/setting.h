@@ -7,6 +7,7 @@
 
 #include "base/time.h"
 #include "fabric/sim/network.h"
+#include "farpool/v1alpha1/shard_map.pb.h"
 #include "layout/geometry.h"
 #include "sim/world.h"
 
@@ -47,8 +48,10 @@ struct PoolSetting {
   std::uint32_t depth = 1;           // of the directory
   std::uint64_t most_effects = 600;  // of a client, before its death or stop
   std::size_t deaths = 0, stops = 0, restarts = 0, losses = 0, epochs = 0, moves = 0, wishes = 0;
-  std::size_t scans = 0;           // of the first client
-  std::size_t expiring = 0;        // keys that expire, of each client
+  std::size_t scans = 0;     // of the first client
+  std::size_t expiring = 0;  // keys that expire, of each client
+  std::size_t ballast = 0;   // keys of each client that fill the memory nodes
+  v1alpha1::Eviction eviction = v1alpha1::EVICTION_NOEVICTION;
   std::size_t losses_of_some = 0;  // of memory, while parts may be on their way
   layout::GeometryRequest geometry{.table_percent = 1,
                                    .entry_bytes = 16,
