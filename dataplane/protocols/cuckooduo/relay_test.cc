@@ -382,6 +382,60 @@ TEST(CuckooDuoRelay, IgnoresAnswersToWhatTheOwnerWasNotHanded) {
   EXPECT_EQ(call(world, owner, kTurnCall, turn({.closing = true, .term = 1}, strays)).status(), KvStatus::done);
   EXPECT_EQ(served().relay->counts().strays, 3u);
   EXPECT_EQ(ask(world, other, {Doing::Kind::put, "k", "v"})->status, KvStatus::no_owner);
+  // Turns have no order: one of a term that is closed already waits for nothing.
+  EXPECT_EQ(call(world, owner, kTurnCall, turn({.term = 1}, {})).status(), KvStatus::done);
+  EXPECT_EQ(served().relay->counts().owner, 0u);
+}
+
+TEST(CuckooDuoRelay, IgnoresAnswersToWhatAnotherOwnerWasHanded) {
+  World world(kRoomy);
+  Shard &stopped = world.serve(), &other = world.join();
+  stopped.port->pause();
+  Asked asked = Outbox::Asked{};
+  other.body->scope.spawn(asking(other.body.get(), {Doing::Kind::put, "k", "v"}, 0, other.soon(), &asked));
+  ASSERT_TRUE(world.wait_until([&] { return other.body->outbox->counts().silences > 0; }));
+  Shard& next = world.own();
+  EXPECT_EQ(call(world, next, kTurnCall, turn({.closing = true}, {{.ticket = 1}})).status(), KvStatus::done);
+  EXPECT_EQ(served().relay->counts().strays, 1u);
+  EXPECT_EQ(other.body->scope.running(), 1u);
+  next.body->inbox->open();
+  ASSERT_TRUE(world.wait_until([&] { return other.body->scope.running() == 0; }));
+  EXPECT_TRUE(asked.ok()) << asked.status().message();
+  world.expect(next, {{"k", "v"}});
+  stopped.port->resume();
+}
+
+// What an owner has begun and nobody knows the end of is judged before another owner changes anything.
+TEST(CuckooDuoRelay, TheNextOwnerSettlesRecords) {
+  World world(kRoomy);
+  Shard& first = world.own();
+  Pairs pairs;
+  world.put(first, pairs, "k", "v");
+  std::uint64_t version = 0;
+  for (Place place = 0; place < kRoomy.end(); ++place) {
+    if (world.slot(place).whole()) version = world.slot(place).version;
+  }
+  world.give_back(first);
+  const auto at = [&](std::uint32_t number) {
+    return world.region(layout::kTable).subspan(world.site().record(number).offset, Record::kBytes);
+  };
+  put_record(at(1), 1, {.ticket = 11, .version = version, .pairs = 1});
+  put_record(at(2), 2, {.ticket = 12, .version = version + 1, .pairs = 1});
+  put_record(at(3), 3, {.ticket = 13, .version = version, .existed = true});
+  put_record(at(4), 4, {.ticket = 14, .version = version + 1, .existed = true});
+  Shard& next = world.own();
+  EXPECT_EQ(next.owner().counts().settled, 4u);
+  EXPECT_EQ(next.owner().outcome(1, 11), false);
+  EXPECT_EQ(next.owner().outcome(2, 12), std::nullopt);
+  EXPECT_EQ(next.owner().outcome(3, 13), std::nullopt) << "the pair is still there";
+  EXPECT_EQ(next.owner().outcome(4, 14), true);
+  EXPECT_EQ(next.owner().outcome(1, 12), std::nullopt) << "another request";
+  // The verdicts are in the memory: versions may come again.
+  EXPECT_TRUE(read_record(at(1), 1)->done && read_record(at(4), 4)->done);
+  for (const std::uint32_t number : {2u, 3u}) {
+    const base::Bytes bytes = at(number);
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{0}), Record::kBytes) << number;
+  }
 }
 
 TEST(CuckooDuoRelay, ABusyLineRefusesMore) {
