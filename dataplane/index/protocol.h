@@ -48,7 +48,8 @@ struct Mended {
   std::vector<std::string> left;  // for people: what no crash explains; it stays unchanged
 };
 
-// What a memory node runs where it executes the operations itself (layout::Served).
+// What a memory node runs for its clients: the operations, where it executes them itself (layout::Served), or what
+// clients say to each other.
 class NodeSide {
  public:
   virtual ~NodeSide() = default;
@@ -61,8 +62,8 @@ class NodeSide {
     std::uint64_t live = 0;   // what they take of these
     NodeMarks marks = {};
   };
-  // Returns what is in the memory now. Any thread.
-  virtual Numbers numbers() const = 0;
+  // Returns what is in the memory now. Nothing: clients count that, in their operation slots. Any thread.
+  virtual std::optional<Numbers> numbers() const = 0;
 };
 
 // Where a table that outlives sessions gets them: one after the other, all with the same memory. One thread.
@@ -109,7 +110,7 @@ class Protocol {
                                                             const layout::OperationSlot&) const {
     return std::nullopt;
   }
-  // Starts to execute operations, where the memory node does that: after format() or mend(). Memory and eras outlive
+  // Starts what the memory node runs for its clients, if there is something: after format() or mend(). Memory and eras outlive
   // what it returns. corrupt: why the memory cannot be served.
   virtual base::Result<std::unique_ptr<NodeSide>> serve(const layout::Geometry&, base::MutableBytes,
                                                         const base::HashSecret&, const session::EraWords&) const {

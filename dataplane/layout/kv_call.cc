@@ -51,7 +51,7 @@ bool get_body(base::Bytes body, std::size_t key_bytes, std::size_t value_bytes, 
 bool known(std::uint16_t status) {
   return status <= static_cast<std::uint16_t>(KvStatus::leaving) ||
          (status >= static_cast<std::uint16_t>(KvStatus::malformed) &&
-          status <= static_cast<std::uint16_t>(KvStatus::other_kind));
+          status <= static_cast<std::uint16_t>(kLastKvStatus));
 }
 
 // Says whether key and value had no room in the reply, which only has their lengths then.
@@ -59,7 +59,7 @@ bool lies_elsewhere(KvStatus status, std::uint16_t flags) {
   return (flags & KvReply::kElsewhere) != 0 || status == KvStatus::no_room;
 }
 
-constexpr std::array<const char*, 29> kTexts = {
+constexpr std::array<const char*, 32> kTexts = {
     "done",
     "there is no such key",
     "the key is there already",
@@ -89,6 +89,9 @@ constexpr std::array<const char*, 29> kTexts = {
     "there is no such table here",
     "only the holder of the lease for moves moves keys, and this session does not hold it",
     "the value is of a kind that the operation does not know",
+    "the table has no owner now: take it, or ask again",
+    "too many requests wait for the table's owner: ask again",
+    "the table's owner did not carry it out in time; nothing was done",
 };
 static_assert(kMaxKeyBytes == 65536 && kMaxValueBytes == 1048576);
 

@@ -110,7 +110,11 @@ enum class KvStatus : std::uint16_t {
   bad_table = 26,
   no_lease = 27,    // the session does not hold the lease for moves
   other_kind = 28,  // the value is of a kind that the operation does not know (index/stored.h)
+  no_owner = 29,    // the table has no owner now that could carry it out
+  busy = 30,        // as many requests as there may be wait for the table's owner
+  late = 31,        // the time that the client gave it has passed
 };
+inline constexpr KvStatus kLastKvStatus = KvStatus::late;
 inline constexpr bool is_refusal(KvStatus status) { return status >= KvStatus::malformed; }
 // For people: "the key is longer than 65536 bytes".
 const char* text_of(KvStatus status);

@@ -102,11 +102,10 @@ MemoryNode::Stats MemoryNode::take_stock() const {
     stats.segments_by_class.push_back({run ? 0 : layout::block_bytes(size_class), counts});
   }
   stats.heap_bytes = geometry_.at(layout::kHeap).bytes;
-  if (executor_->side) {
-    const index::NodeSide::Numbers numbers = executor_->side->numbers();
-    stats.heap_bytes = numbers.heap;
-    stats.heap_live = numbers.live;
-    stats.index = numbers.marks;
+  if (const auto numbers = executor_->side ? executor_->side->numbers() : std::nullopt) {
+    stats.heap_bytes = numbers->heap;
+    stats.heap_live = numbers->live;
+    stats.index = numbers->marks;
   } else {
     stats.heap_live = segments_.used(keys_, bytes_);
   }
@@ -146,7 +145,8 @@ v1alpha1::Facts MemoryNode::tell() {
   node.set_memory_fresh(fresh_);
   node.set_recorded_epoch(record_.epoch);
   if (maps_.newest().epoch() != 0) *node.mutable_map() = maps_.newest();
-  node.set_heap_bytes(executor_->side ? executor_->side->numbers().heap : geometry_.at(layout::kHeap).bytes);
+  const auto numbers = executor_->side ? executor_->side->numbers() : std::nullopt;
+  node.set_heap_bytes(numbers ? numbers->heap : geometry_.at(layout::kHeap).bytes);
   const std::vector<v1alpha1::DeadClient> left = dead();
   node.set_dead_clients(left.size());
   node.set_quarantined_rows(quarantined_rows_);
@@ -192,10 +192,9 @@ MemoryNode::Stats MemoryNode::stats() const {
 
 // Sums what clients count in their own slots. A slot that is being written counts with its value before.
 void MemoryNode::count_keys() {
-  if (executor_->side) {
-    const index::NodeSide::Numbers numbers = executor_->side->numbers();
-    keys_ = numbers.keys;
-    bytes_ = numbers.bytes;
+  if (const auto numbers = executor_->side ? executor_->side->numbers() : std::nullopt) {
+    keys_ = numbers->keys;
+    bytes_ = numbers->bytes;
     return;
   }
   slot_counts_.resize(std::uint64_t{registry_->groups_used()} * geometry_.slots_per_session);

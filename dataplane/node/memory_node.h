@@ -204,10 +204,10 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   const layout::Geometry geometry_;
   const index::Protocol& protocol_;
   fabric::Responder& responder_;
-  // What executes operations, and the eras that it sees.
+  // What runs for clients, and the eras that it sees.
   struct Executor {
     session::EraWords eras;
-    std::unique_ptr<index::NodeSide> side;  // none: clients read and write the memory themselves
+    std::unique_ptr<index::NodeSide> side;  // none: clients do all of it themselves
   };
   const std::shared_ptr<Executor> executor_ = std::make_shared<Executor>();
   layout::PrivateRecord record_;  // as it stands in the private page

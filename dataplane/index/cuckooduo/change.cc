@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "heap/block.h"
 #include "index/cuckooduo/bench.h"
 #include "index/cuckooduo/owner.h"
@@ -60,6 +61,8 @@ class Owner::Work {
   Result<bool> compose();
   Task<Status> fetch_block();
   Task<Result<Next>> write();
+  Op record_ahead(MutableBytes into);
+  Op record_behind(MutableBytes into);
   void fill(Chain& chain, const fabric::Buffer& slots);
   void settle();
   void drop_block();
@@ -101,6 +104,7 @@ std::unique_ptr<Owner::Bench> Owner::take_bench() {
 
 Task<Result<bool>> Owner::change(std::string_view key, const Wish& wish, Nanos deadline, Cost& cost) {
   if (Status status = index::check_sizes(key, wish.value.size()); !status.ok()) co_return status;
+  FARPOOL_CHECK(wish.ticket == 0 || wish.record < site_.records);
   const UnderWay counted(*this);
   if (!owns()) co_return not_owner();
   co_return co_await work(key, wish, deadline, cost);
@@ -166,6 +170,9 @@ Task<Result<Next>> Owner::Work::attempt() {
 Task<Result<Next>> Owner::Work::steps() {
   if (Status status = co_await read(); !status.ok()) co_return status;
   existed_ = exists();
+  if (existed_ && wish_.if_version != 0 && before_.version != wish_.if_version) {
+    co_return nothing_done(Code::stale, "the key's pair has another version,");
+  }
   const Edit::Kind kind = decide();
   if (kind == Edit::Kind::keep) {
     if (cost_.trips != trips_) co_return Next::finished;
@@ -313,8 +320,11 @@ Task<Result<Next>> Owner::Work::write() {
     layout::write_extent(extent.first(bytes), block_.units, base::bytes_of(key_), base::bytes_of(value_));
     chain.add(Op::write({layout::kHeap, layout::block_offset(block_.units)}, extent.first(bytes)));
   }
-  const fabric::Buffer slots = owner_.session_.port().buffer(change().effects().size() * slot_bytes);
+  const fabric::Buffer slots = owner_.session_.port().buffer(change().effects().size() * slot_bytes + Record::kBytes);
+  const MutableBytes record = slots.span().subspan(change().effects().size() * slot_bytes, Record::kBytes);
+  if (wish_.ticket != 0) chain.add(record_ahead(record));
   fill(chain, slots);
+  if (wish_.ticket != 0) chain.add(record_behind(record));
   ++owner_.written_;
   const fabric::Outcome outcome = co_await owner_.session_.post(chain.ops(), deadline_, cost_);
   if (outcome.fate != Fate::done) {
@@ -325,6 +335,24 @@ Task<Result<Next>> Owner::Work::write() {
   }
   settle();
   co_return Next::finished;
+}
+
+// Returns the WRITE of the request's record that goes ahead of the change.
+Op Owner::Work::record_ahead(MutableBytes into) {
+  Record record{.ticket = wish_.ticket, .version = before_.version, .existed = existed_};
+  for (const Effect& effect : change().effects()) {
+    if (effect.kind == Effect::Kind::pair && record.pairs++ == 0) record.version = effect.version;
+  }
+  put_record(into, wish_.record, record);
+  return Op::write(owner_.site_.record(wish_.record), into.first(Record::kDoneAt));
+}
+
+// Returns the one that goes behind it.
+Op Owner::Work::record_behind(MutableBytes into) {
+  base::store(into.data() + Record::kDoneAt, wish_.ticket);
+  fabric::Remote at = owner_.site_.record(wish_.record);
+  at.offset += Record::kDoneAt;
+  return Op::write(at, into.subspan(Record::kDoneAt));
 }
 
 void Owner::Work::fill(Chain& chain, const fabric::Buffer& slots) {

@@ -33,8 +33,8 @@ using index::Chain;
 using task::Task;
 
 Owner::Owner(session::Session& session, heap::Heap& heap, const Site& site)
-    : session_(session), heap_(heap), site_(site), tenure_(session), ended_(session.port()) {}
-Owner::~Owner() { FARPOOL_CHECK(standing_ == Standing::none || standing_ == Standing::gone); }
+    : session_(session), heap_(heap), site_(site), ended_(session.port()) {}
+Owner::~Owner() { FARPOOL_CHECK(standing_ == Standing::none); }
 
 Status Owner::not_owner() const {
   if (!session_.alive()) {
@@ -65,22 +65,26 @@ Task<Status> Owner::take(Nanos deadline) {
   Status status = check_site(site_, session_.region_bytes(layout::kTable));
   if (!status.ok()) co_return status;
   Cost cost;
-  status = co_await tenure_.take(layout::table_lease(site_.table), deadline);
+  standing_ = Standing::taking;
+  tenure_.emplace(session_);
+  status = co_await tenure_->take(layout::table_lease(site_.table), deadline);
   if (status.ok()) status = co_await open(deadline, cost);
-  if (status.ok()) status = tenure_.trouble();
+  if (status.ok()) status = tenure_->trouble();
   if (status.ok()) {
     standing_ = Standing::owner;
     heap_.set_references(*this);
     co_return status;
   }
-  co_await tenure_.give_back(now() + session_.grant().failure_timeout);
-  standing_ = Standing::gone;
+  co_await tenure_->give_back(now() + session_.grant().failure_timeout);
+  tenure_.reset();
+  forget();
   co_return status;
 }
 
 Task<Status> Owner::open(Nanos deadline, Cost& cost) {
   std::vector<std::byte> vault(site_.shape.vault_bytes());
   if (Status status = co_await read_vault(vault, deadline, cost); !status.ok()) co_return status;
+  if (Status status = co_await settle_records(vault, deadline, cost); !status.ok()) co_return status;
   Keys keys;
   if (Status status = co_await read_keys(vault, keys, deadline, cost); !status.ok()) co_return status;
   Result<Rebuilt> rebuilt = rebuild(site_.shape, site_.salt, site_.secret, vault,
@@ -104,7 +108,7 @@ Task<Status> Owner::read_vault(MutableBytes into, Nanos deadline, Cost& cost) {
       co_return Status(Code::timed_out, "the deadline passed when " + std::to_string(at) + " of " +
                                             std::to_string(into.size()) + " bytes of the vault had been read");
     }
-    if (!tenure_.trouble().ok()) co_return tenure_.trouble();
+    if (!tenure_->trouble().ok()) co_return tenure_->trouble();
     const std::uint64_t bytes = std::min<std::uint64_t>(most, into.size() - at);
     const fabric::Outcome outcome =
         co_await session::read_long(session_, layout::kTable, at, piece.first(bytes), deadline, cost);
@@ -114,6 +118,48 @@ Task<Status> Owner::read_vault(MutableBytes into, Nanos deadline, Cost& cost) {
     std::memcpy(into.data() + at, piece.data(), bytes);
   }
   co_return Status();
+}
+
+// Judges the requests that the owner before was carrying out when it died, before anything in the vault changes: from
+// then on their records say what became of them, or nothing.
+Task<Status> Owner::settle_records(Bytes vault, Nanos deadline, Cost& cost) {
+  records_.assign(site_.records, std::nullopt);
+  if (site_.records == 0) co_return Status();
+  const std::uint64_t slot_bytes = site_.shape.slot_bytes;
+  const fabric::Buffer bytes = session_.port().buffer(site_.records * Record::kBytes);
+  const fabric::Outcome outcome =
+      co_await session::read_long(session_, layout::kTable, site_.record(0).offset, bytes.span(), deadline, cost);
+  if (outcome.fate != Fate::done) co_return session::gone(session_, Code::unavailable, "the records were not read");
+  for (std::uint32_t number = 0; number < site_.records; ++number) {
+    const MutableBytes own = bytes.span().subspan(number * Record::kBytes, Record::kBytes);
+    std::optional<Record> record = read_record(own, number);
+    if (!record || record->done) {
+      records_[number] = record;
+      continue;
+    }
+    bool whole = false;
+    for (Place place = 0; place < site_.shape.end() && !whole; ++place) {
+      const Slot slot = read_slot(vault.subspan(place * slot_bytes, slot_bytes), place);
+      whole = slot.whole() && record->decides(slot.version);
+    }
+    record->done = whole == (record->pairs > 0);
+    if (record->done) {
+      base::store(own.data() + Record::kDoneAt, record->ticket);
+      records_[number] = record;
+    } else {
+      std::memset(own.data(), 0, own.size());
+    }
+    ++counts_.settled;
+    const std::array chain{Op::write(site_.record(number), own)};
+    const fabric::Outcome settled = co_await session_.post(chain, deadline, cost);
+    if (settled.fate != Fate::done) co_return session::gone(session_, Code::unavailable, "a record was not settled");
+  }
+  co_return Status();
+}
+
+std::optional<bool> Owner::outcome(std::uint32_t record, std::uint64_t ticket) const {
+  if (record >= records_.size() || !records_[record] || records_[record]->ticket != ticket) return std::nullopt;
+  return records_[record]->existed;
 }
 
 // Reads what rebuild() cannot tell by the slots alone: whether two pairs of one hash, of which one lies in an extent,
@@ -185,10 +231,16 @@ Task<void> Owner::give_back(Nanos deadline) {
   Cost cost;
   const Nanos soon = now() + session_.grant().failure_timeout;
   if (session_.alive()) (void)co_await name_owner(0, soon, cost);
-  co_await tenure_.give_back(soon);
+  co_await tenure_->give_back(soon);
+  tenure_.reset();
+  forget();
+}
+
+void Owner::forget() {
   planner_.reset();
   index_.reset();
-  standing_ = Standing::gone;
+  records_.clear();
+  standing_ = Standing::none;
 }
 
 // --- What the heap asks

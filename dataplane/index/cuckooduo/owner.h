@@ -42,6 +42,11 @@ struct Wish {
   index::Edit::Kind if_absent = index::Edit::Kind::keep;  // keep or put
   std::string_view value = {};                            // of a put, known beforehand
   index::Editor* editor = nullptr;                        // decides instead of all of these
+  // If not 0, the pair of a key that is there must have this version; otherwise nothing is done.
+  std::uint64_t if_version = 0;
+  // Names the request of another client that this is (record.h); ticket 0: there is none.
+  std::uint64_t ticket = 0;
+  std::uint32_t record = 0;
   // Gets the block of the heap that the key's slot points to, if there is a key and its slot has a pointer.
   std::optional<std::uint64_t>* block = nullptr;
 };
@@ -50,10 +55,11 @@ class Owner final : private heap::References {
  public:
   // Session and heap outlive it; it outlives the session's background tasks. Others do not use the heap.
   Owner(session::Session& session, heap::Heap& heap, const Site& site);
-  // It has never been the owner, or give_back() has ended.
+  // It is not the owner now.
   ~Owner() override;
 
-  // Becomes the owner, as soon as there is no other: waits for the lease, and rebuilds the index. Once. Errors:
+  // Becomes the owner, as soon as there is no other: waits for the lease, and rebuilds the index. It may be called again
+  // after an error, and after give_back(). Errors:
   //   invalid_argument  the site is impossible here
   //   timed_out         another owner lives, or the vault was not read in time
   //   corrupt           the vault has what no owner leaves; it stays unchanged, or partly repaired
@@ -69,9 +75,12 @@ class Owner final : private heap::References {
   // Returns the value of the key. It may use the memory of `room`.
   task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
                                                               fabric::Cost& cost, std::string room = {});
-  // Changes the key. Returns whether it existed.
+  // Changes the key. Returns whether it existed. stale: its pair has not the version that was wished for.
   task::Task<base::Result<bool>> change(std::string_view key, const Wish& wish, base::Nanos deadline,
                                         fabric::Cost& cost);
+  // Says what the owner before has made of the request of a record: whether the key existed, if it was carried out.
+  // Nothing: it was not.
+  std::optional<bool> outcome(std::uint32_t record, std::uint64_t ticket) const;
 
   const Site& site() const { return site_; }
   // Says whether no operation is under way, the heap's included: then the vault has what the index says.
@@ -85,12 +94,13 @@ class Owner final : private heap::References {
     std::uint64_t moved = 0;      // pairs, to make room
     std::uint64_t waits = 0;      // of operations, for others under way
     std::uint64_t looked = 0;     // lookups that took locks, because changes were under way
+    std::uint64_t settled = 0;    // requests that the owner before had begun, judged by their records
     std::uint64_t confirmed = 0;  // answers for which a word was read, only to know that the lane is open
   };
   const Counts& counts() const { return counts_; }
 
  private:
-  enum class Standing : std::uint8_t { none, owner, closing, gone };
+  enum class Standing : std::uint8_t { none, taking, owner, closing };
   struct Bench;
   class Work;
   class UnderWay;
@@ -99,6 +109,7 @@ class Owner final : private heap::References {
   // take()
   task::Task<base::Status> open(base::Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> read_vault(base::MutableBytes into, base::Nanos deadline, fabric::Cost& cost);
+  task::Task<base::Status> settle_records(base::Bytes vault, base::Nanos deadline, fabric::Cost& cost);
   struct Keys;
   task::Task<base::Status> read_keys(base::Bytes vault, Keys& keys, base::Nanos deadline, fabric::Cost& cost);
   task::Task<base::Status> repair(base::Bytes vault, std::vector<Effect> effects, base::Nanos deadline,
@@ -122,6 +133,7 @@ class Owner final : private heap::References {
   bool serves() const { return (standing_ == Standing::owner || standing_ == Standing::closing) && session_.alive(); }
   task::Task<base::Result<bool>> work(std::string_view key, const Wish& wish, base::Nanos deadline, fabric::Cost& cost);
   base::Status not_owner() const;
+  void forget();
   base::Nanos now() const { return session_.port().now(); }
   std::unique_ptr<Bench> take_bench();
 
@@ -129,9 +141,10 @@ class Owner final : private heap::References {
   heap::Heap& heap_;
   const Site site_;
   Standing standing_ = Standing::none;
-  session::Tenure tenure_;
+  std::optional<session::Tenure> tenure_;
   std::optional<FingerIndex> index_;
   std::optional<Planner> planner_;
+  std::vector<std::optional<Record>> records_;   // as the owner before has left them
   std::vector<std::unique_ptr<Bench>> benches_;  // at rest
   std::uint64_t under_way_ = 0;                  // operations
   std::uint64_t written_ = 0;                    // chains of WRITEs, as counted before they were posted

@@ -10,8 +10,12 @@ using base::Status;
 
 Status check_site(const Site& site, std::uint64_t table_bytes) {
   if (const Status status = site.shape.check(); !status.ok()) return status;
-  if (site.shape.vault_bytes() > table_bytes) {
-    return {Code::invalid_argument, "a vault of " + std::to_string(site.shape.vault_bytes()) +
+  if (site.records > kMostRecords) {
+    return {Code::invalid_argument,
+            std::to_string(site.records) + " records are not possible: use at most " + std::to_string(kMostRecords)};
+  }
+  if (site.bytes() > table_bytes) {
+    return {Code::invalid_argument, "a vault of " + std::to_string(site.bytes()) +
                                         " bytes does not fit the table region of " + std::to_string(table_bytes) +
                                         " bytes: choose fewer buckets"};
   }

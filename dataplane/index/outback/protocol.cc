@@ -100,27 +100,27 @@ class Side final : public index::NodeSide, private Eras {
     return {};
   }
   fabric::Service& service() override { return *service_; }
-  Numbers numbers() const override {
+  std::optional<Numbers> numbers() const override {
     const NodeTable::Totals totals = table_->totals();
     const Growth& growth = table_->growth();
     const Stage stage = table_->stage();
-    return {.keys = totals.keys,
-            .bytes = totals.bytes,
-            .heap = table_->cut().blocks_end() - table_->cut().blocks,
-            .live = totals.bytes + totals.keys * kBlockHeader,
-            .marks = {.overflow_keys = totals.overflow,
-                      .locator_bytes = growth.locator_bytes(),
-                      .resize_stage = growth.building() ? 1ull : (stage.moving ? 2ull : 0ull),
-                      .doublings = stage.level,
-                      .doublings_left = table_->cut().figures.doublings - stage.level,
-                      .make_ups = totals.make_ups,
-                      .reseeds = totals.reseeds,
-                      .pulled = totals.pulled,
-                      .locators_published = growth.figures().published,
-                      .settled = totals.settled,
-                      .moved_blocks = totals.moved,
-                      .in_place = totals.in_place,
-                      .held_calls = service_->held()}};
+    return Numbers{.keys = totals.keys,
+                   .bytes = totals.bytes,
+                   .heap = table_->cut().blocks_end() - table_->cut().blocks,
+                   .live = totals.bytes + totals.keys * kBlockHeader,
+                   .marks = {.overflow_keys = totals.overflow,
+                             .locator_bytes = growth.locator_bytes(),
+                             .resize_stage = growth.building() ? 1ull : (stage.moving ? 2ull : 0ull),
+                             .doublings = stage.level,
+                             .doublings_left = table_->cut().figures.doublings - stage.level,
+                             .make_ups = totals.make_ups,
+                             .reseeds = totals.reseeds,
+                             .pulled = totals.pulled,
+                             .locators_published = growth.figures().published,
+                             .settled = totals.settled,
+                             .moved_blocks = totals.moved,
+                             .in_place = totals.in_place,
+                             .held_calls = service_->held()}};
   }
 
  private:

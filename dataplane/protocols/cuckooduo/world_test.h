@@ -12,11 +12,14 @@
 #include <vector>
 
 #include "heap/heap.h"
+#include "index/cuckooduo/inbox.h"
+#include "index/cuckooduo/outbox.h"
 #include "index/cuckooduo/owner.h"
 #include "index/cuckooduo/replica.h"
 #include "index/cuckooduo/slot.h"
 #include "layout/directory.h"
 #include "node/world_test.h"
+#include "protocols/cuckooduo/list_test.h"
 
 namespace farpool::cuckooduo {
 
@@ -36,6 +39,8 @@ inline constexpr Nanos kPatience = 20 * base::kSecond;
 inline constexpr Shape kSmall{
     .buckets = 4, .slots = 4, .second = 1, .print_bits = 6, .path = 2, .stash = 12, .spares = 2};
 inline constexpr Shape kRoomy{.buckets = 64, .slots = 8, .second = 2, .stash = 16, .spares = 4};
+
+inline constexpr std::uint32_t kRecords = 24;
 
 inline std::string key_of(std::uint64_t i) { return "key-" + std::to_string(i); }
 // Every third value does not fit a slot.
@@ -62,6 +67,11 @@ struct Doing {
     }
     return {};
   }
+  layout::KvOp op() const {
+    constexpr layout::KvOp kOps[] = {layout::KvOp::put, layout::KvOp::update, layout::KvOp::insert,
+                                     layout::KvOp::remove};
+    return kOps[static_cast<std::size_t>(kind)];
+  }
   void apply(Pairs& pairs) const {
     const bool there = pairs.contains(key);
     if (kind == Kind::remove) {
@@ -80,6 +90,8 @@ struct Shard {
     std::unique_ptr<heap::Heap> heap;
     std::unique_ptr<Owner> owner;
     std::unique_ptr<Replica> replica;
+    std::unique_ptr<Inbox> inbox;
+    std::unique_ptr<Outbox> outbox;
     task::Scope scope;
     Status taken{Code::internal, "not yet"};
     Result<bool> changed{Status(Code::internal, "not yet")};
@@ -98,6 +110,7 @@ struct World : node::TestWorld {
     // A client that dies is found soon: other clients look keys up meanwhile, very often.
     kill();
     options.failure_timeout = 20 * base::kMillisecond;
+    served().site = site();
     begin_life();
     EXPECT_EQ(node->stand_alone().verdict, node::Verdict::adopted);
   }
@@ -123,6 +136,8 @@ struct World : node::TestWorld {
     secret = shard.body->session->grant().table_seed;
     shard.body->owner = std::make_unique<Owner>(*shard.body->session, *shard.body->heap, site());
     shard.body->replica = std::make_unique<Replica>(*shard.body->session, site());
+    shard.body->inbox = std::make_unique<Inbox>(*shard.body->session, *shard.body->owner);
+    shard.body->outbox = std::make_unique<Outbox>(*shard.body->session, site(), [] {});
     return shard;
   }
   // One that owns the table.
@@ -132,12 +147,26 @@ struct World : node::TestWorld {
     EXPECT_TRUE(shard.body->taken.ok()) << shard.body->taken.message();
     return shard;
   }
-  Site site() const { return {.shape = shape, .salt = 7, .secret = secret, .tables = 1, .table = 0}; }
+  static bool serves(const Shard& shard) {
+    return served().relay->counts().owner == shard.body->session->grant().session_id;
+  }
+  // One that owns the table, and serves others.
+  Shard& serve() {
+    Shard& shard = own();
+    shard.body->inbox->open();
+    EXPECT_TRUE(wait_until([&] { return serves(shard); }));
+    return shard;
+  }
+  Site site() const {
+    return {.shape = shape, .salt = 7, .secret = secret, .tables = 1, .table = 0, .records = kRecords};
+  }
   void take(Shard& shard) { run(taking(shard.body.get(), shard.soon())); }
   void give_back(Shard& shard) { run(giving_back(shard.body.get(), shard.soon())); }
   void leave(Shard& shard) {
     run(leaving(shard.body.get(), shard.soon()));
     shard.closed = true;
+    shard.body->inbox.reset();
+    shard.body->outbox.reset();
     shard.body->owner.reset();
     shard.body->replica.reset();
     shard.body->heap.reset();
@@ -208,9 +237,12 @@ struct World : node::TestWorld {
   }
 
   static Task<void> taking(Shard::Body* body, Nanos deadline) { body->taken = co_await body->owner->take(deadline); }
-  static Task<void> giving_back(Shard::Body* body, Nanos deadline) { co_await body->owner->give_back(deadline); }
-  static Task<void> leaving(Shard::Body* body, Nanos deadline) {
+  static Task<void> giving_back(Shard::Body* body, Nanos deadline) {
+    co_await body->inbox->close(deadline);
     co_await body->owner->give_back(deadline);
+  }
+  static Task<void> leaving(Shard::Body* body, Nanos deadline) {
+    co_await giving_back(body, deadline);
     if (body->session->alive()) co_await body->heap->release(deadline);
     co_await body->session->close(deadline);
   }
