@@ -2,10 +2,8 @@
 #include "sim/swarm.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "base/check.h"
-#include "directory/directory.h"
 #include "layout/lease.h"
 #include "layout/segment.h"
 #include "node/memory_node.h"
@@ -15,252 +13,11 @@
 #include "sim/last_words.h"
 #include "sim/story.h"
 #include "sim/survey.h"
+#include "sim/swarm_play.h"
+#include "sim/swarm_storm.h"
 
 namespace farpool::sim {
 namespace {
-
-using base::Random;
-
-using Setting = SwarmSetting;
-
-Setting draw(std::uint64_t seed) {
-  Random random(seed * 2 + 1);
-  Setting s;
-  s.clients = 2 + random.below(3);
-  s.tasks = 1 + random.below(3);
-  s.window = 2 + random.below(6);
-  s.large = random.chance(0.5) ? 0 : random.chance(0.5) ? 0.2 : 0.7;
-  s.reads = 0.1 + 0.1 * static_cast<double>(random.below(5));
-  s.pauses = random.chance(0.3);
-  s.world.wire.seed = seed;
-  s.world.wire.straggle = random.chance(0.5) ? 0.02 : 0.3;
-  s.world.wire.straggle_delay = (random.chance(0.5) ? 10 : 200) * base::kMicrosecond;
-  s.world.wire.tear = !random.chance(0.1);
-  auto& geometry = s.world.geometry;
-  geometry.entries_per_row = 2 + random.below(3);
-  geometry.rows_per_lock = 1ull << random.below(3);
-  geometry.max_lock_bytes = random.chance(0.3) ? 8 : 0;  // virtual locks: rows far apart share a bit
-  if (random.chance(0.2)) geometry.entry_bytes = 24;
-  s.border = random.chance(0.5);
-  // From half full to overfull.
-  const std::uint64_t room = s.window * geometry.entries_per_row;
-  s.keys = std::max<std::size_t>(3, room / 2 + random.below(room));
-  const std::size_t most = 150 / (s.clients * s.tasks);  // of calls: a history on one key stays short enough to judge
-  s.calls = 8 + random.below(most);
-  if (random.chance(0.35)) {
-    s.crowded = true;
-    geometry.entries_per_row = 2;
-    geometry.entry_bytes = 16;
-    s.window = 6 + random.below(7);
-    s.keys = 2 * s.window - random.below(3);
-    s.large = 0;
-    s.reads = 0.6;
-    s.world.wire.straggle = 0.3;
-    s.calls = 320 / (s.clients * s.tasks);
-  }
-  if (random.chance(0.6)) {
-    s.deaths = random.below(4);
-    s.zombies = random.below(3);
-    s.losses = random.chance(0.3) ? 0.003 : 0;
-    geometry.max_sessions = 24;
-    s.world.failure_timeout = (random.chance(0.5) ? 2 : 40) * base::kMillisecond;
-    s.pauses =
-        s.pauses && s.world.failure_timeout > 2 * base::kMillisecond;  // or a client that is merely slow is fenced
-  }
-  return s;
-}
-
-// From a stream of its own: what was drawn before stays as it was.
-void draw_more(std::uint64_t seed, Setting& s) {
-  Random random(base::mix(seed) ^ 0xfa017);
-  s.new_lives = true;
-  s.drift = random.chance(0.4);
-  if (s.drift) {
-    s.world.wire.max_offset = 3600 * base::kSecond;
-    s.world.wire.max_drift_ppm = 50'000;
-  }
-  if (random.chance(0.2)) {
-    s.restarts = 1 + random.below(2);
-    s.loses_memory = random.chance(0.4);
-  }
-  if (random.chance(0.25)) s.revocations = 1 + random.below(3);
-  if (s.restarts + s.revocations > 0) s.world.geometry.max_sessions = 24;
-  s.world.device_locks = Random(base::mix(seed) ^ 0xd31ce).chance(0.3);
-}
-
-// Few keys, so that rows become empty, and calls that take as long as eras do.
-void draw_clearings(Setting& s, std::uint64_t seed) {
-  Random random(base::mix(seed) ^ 0xc1ea4);
-  s.clearings = 4 + random.below(5);
-  // In the others entries are displaced.
-  if (random.chance(0.75)) {
-    s.crowded = false;
-    s.keys = 2 + random.below(3);
-  }
-  s.calls = 30 + random.below(150 / (s.clients * s.tasks));
-  // Messages straggle for as long as an era takes.
-  if (random.chance(0.5)) {
-    s.world.wire.straggle_delay = base::kMillisecond;
-    s.world.failure_timeout = std::max(s.world.failure_timeout, 50 * s.world.wire.straggle_delay);
-  }
-  s.world.lease = std::max<Nanos>(60 * base::kMillisecond, 4 * s.world.failure_timeout);
-  const Nanos tick = s.world.lease / 20;
-  s.thought = static_cast<Nanos>((1 + random.below(8)) * s.clients * s.tasks) * tick / 2;
-}
-
-// What a seed's world does, one element after the other; any of them may be left out.
-struct Play {
-  std::vector<Call> filling;            // by the first client, before all else
-  std::vector<std::vector<Call>> work;  // of each task
-  struct Fault {
-    enum class Kind : std::uint8_t {
-      pause,
-      death,
-      stop,
-      restart,
-      revocation,
-      split,
-      scan,
-      compaction,
-      clearing
-    } kind = Kind::pause;
-    std::size_t client = 0;     // not of a restart
-    std::string key = {};       // whose table is split
-    Nanos when = 0, until = 0;  // `until` of pauses and stops
-    std::uint64_t effects = 0;  // after which a death or a stop strikes
-    fabric::sim::InFlight posted = fabric::sim::InFlight::lands;
-    bool keeps_memory = true;  // a restart
-    std::uint64_t count = 1;   // a scan's
-    Nanos rest = 0;
-  };
-  std::vector<Fault> faults;
-  double losses = 0;
-};
-
-// Every value is written once, so that a read tells whose it was. Keys of the first quarter hold numbers.
-std::vector<Call> draw_calls(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed,
-                             std::size_t number) {
-  Random random(seed);
-  std::vector<Call> calls;
-  for (std::size_t i = 0; i < setting.calls; ++i) {
-    const std::size_t one = random.below(keys.size());
-    const std::size_t index = setting.crowded ? one : std::min(one, random.below(keys.size()));
-    const bool counts = index % 4 == 1;
-    std::string value = std::to_string(number) + (char)('a' + i % 26) + std::to_string(i / 26);
-    if (random.chance(setting.large)) value += std::string(20 + random.below(200), 'x');
-    if (setting.long_values > 0 && random.chance(0.1)) value += std::string(setting.long_values, 'y');
-    Call call{.key = keys[index]};
-    const std::uint64_t die = random.below(100);
-    if (random.chance(setting.reads)) {
-      call.kind = Call::Kind::get;
-    } else if (setting.clearings > 0 && random.chance(0.6)) {
-      call.kind = Call::Kind::remove;  // or rows would hardly ever be empty
-    } else if (counts) {
-      call.kind = die < 20 ? Call::Kind::remove : Call::Kind::add;
-    } else {
-      call.kind = die < 30   ? Call::Kind::put
-                  : die < 55 ? Call::Kind::insert
-                  : die < 75 ? Call::Kind::update
-                             : Call::Kind::remove;
-      call.value = value;
-    }
-    calls.push_back(std::move(call));
-  }
-  return calls;
-}
-
-// What clients do beside the calls, in the time that these take.
-void draw_upkeep(const Setting& setting, std::uint64_t seed, Play& play) {
-  Random yet_more(base::mix(seed) ^ 0x5ca9);
-  const Nanos long_enough = static_cast<Nanos>(setting.calls) * (2 * setting.thought + 30 * base::kMicrosecond);
-  for (std::size_t i = 0; i < setting.scans; ++i) {
-    Play::Fault fault{.kind = Play::Fault::Kind::scan, .client = yet_more.below(setting.clients)};
-    fault.when = static_cast<Nanos>(yet_more.below(static_cast<std::uint64_t>(long_enough)));
-    fault.count = 1 + yet_more.below(yet_more.chance(0.9) ? 2 : 40);  // most take several steps
-    fault.rest = yet_more.chance(0.5) ? static_cast<Nanos>(yet_more.below(100'000)) : 0;
-    play.faults.push_back(fault);
-  }
-  Random still_more(base::mix(seed) ^ 0xc0de), runs(base::mix(seed) ^ 0x5e95);
-  for (std::size_t i = 0; i < setting.compactions; ++i) {
-    Play::Fault fault{.kind = Play::Fault::Kind::compaction, .client = still_more.below(setting.clients)};
-    fault.when = static_cast<Nanos>(still_more.below(static_cast<std::uint64_t>(long_enough)));
-    fault.count = runs.chance(0.5) ? 2 + runs.below(4) : 0;
-    play.faults.push_back(fault);
-  }
-  Random once_more(base::mix(seed) ^ 0xc1ea);
-  for (std::size_t i = 0; i < setting.clearings; ++i) {
-    Play::Fault fault{.kind = Play::Fault::Kind::clearing, .client = once_more.below(setting.clients), .count = 64};
-    fault.when = static_cast<Nanos>(once_more.below(static_cast<std::uint64_t>(long_enough / 4)));
-    play.faults.push_back(fault);
-  }
-}
-
-Play draw_play(const Setting& setting, const std::vector<std::string>& keys, std::uint64_t seed) {
-  Random random(seed ^ 0x5eed);
-  Play play;
-  if (setting.crowded) {
-    for (const std::string& key : keys) play.filling.push_back({.kind = Call::Kind::insert, .key = key, .value = "0"});
-  }
-  for (std::size_t i = 0; i < setting.clients * setting.tasks; ++i) {
-    play.work.push_back(draw_calls(setting, keys, random.next(), i));
-  }
-  using Fault = Play::Fault;
-  if (setting.pauses) {  // stopped threads, for less than it takes to be suspected
-    for (int i = 0; i < 6; ++i) {
-      Fault fault{.kind = Fault::Kind::pause, .client = random.below(setting.clients)};
-      fault.when = static_cast<Nanos>(random.below(2'000'000));
-      fault.until =
-          fault.when + static_cast<Nanos>(random.below(static_cast<std::uint64_t>(setting.world.failure_timeout) / 8));
-      play.faults.push_back(fault);
-    }
-  }
-  for (std::size_t i = 0; i < setting.deaths + setting.zombies; ++i) {
-    const bool dies = i < setting.deaths;
-    Fault fault{.kind = dies ? Fault::Kind::death : Fault::Kind::stop, .client = random.below(setting.clients)};
-    fault.effects = random.below(setting.most_effects);
-    if (dies) {
-      fault.posted = random.chance(0.5) ? fabric::sim::InFlight::lands : fabric::sim::InFlight::cut;
-    } else {
-      fault.until = static_cast<Nanos>(random.below(static_cast<std::uint64_t>(20 * setting.world.failure_timeout))) +
-                    4 * base::kMillisecond;
-    }
-    play.faults.push_back(fault);
-  }
-  play.losses = setting.losses;
-  Random more(base::mix(seed) ^ 0x4057);
-  for (std::size_t i = 0; i < setting.restarts; ++i) {
-    Fault fault{.kind = Fault::Kind::restart};
-    fault.keeps_memory = !(setting.loses_memory && i + 1 == setting.restarts);
-    if (setting.dies_in_service) fault.effects = more.below(40);
-    fault.when = static_cast<Nanos>(i) * 30 * base::kMillisecond +
-                 static_cast<Nanos>(more.below(i == 0 ? 2'000'000 : 30'000'000));
-    play.faults.push_back(fault);
-  }
-  for (std::size_t i = 0; i < setting.revocations; ++i) {
-    Fault fault{.kind = Fault::Kind::revocation, .client = more.below(setting.clients)};
-    fault.when = static_cast<Nanos>(more.below(3'000'000));
-    play.faults.push_back(fault);
-  }
-  for (std::size_t i = 0; i < setting.splits; ++i) {
-    Fault fault{
-        .kind = Fault::Kind::split, .client = more.below(setting.clients), .key = keys[more.below(keys.size())]};
-    fault.when = static_cast<Nanos>(more.below(static_cast<std::uint64_t>(setting.thought) * setting.calls / 2 + 1));
-    play.faults.push_back(fault);
-  }
-  draw_upkeep(setting, seed, play);
-  return play;
-}
-
-// Leaves out what `part` leaves out. Returns how many elements there were.
-std::size_t leave_out(Play& play, const Selection& part) {
-  std::size_t element = 0;
-  const auto out = [&](const auto&) { return !part.has(element++); };
-  std::erase_if(play.filling, out);
-  for (auto& calls : play.work) std::erase_if(calls, out);
-  std::erase_if(play.faults, out);
-  if (play.losses > 0 && !part.has(element++)) play.losses = 0;
-  return element;
-}
 
 // A client's name, in all of its lives.
 struct Person {
@@ -321,39 +78,6 @@ task::Task<void> read_all(World& world, Client& client, const std::vector<std::s
     co_await world.call(client, {.kind = Call::Kind::get, .key = key}, 20 * base::kSecond);
 }
 
-std::string describe(const Setting& s) {
-  std::ostringstream text;
-  if (const std::string title = title_of(s.world.geometry.protocol); !title.empty()) text << title << ": ";
-  text << s.clients << " clients of " << s.tasks << " tasks of " << s.calls << " calls on " << s.keys << " keys in "
-       << s.window << " rows of " << s.world.geometry.entries_per_row << " entries, " << s.world.geometry.rows_per_lock
-       << " rows a lock" << (s.world.geometry.max_lock_bytes != 0 ? ", virtual locks" : "")
-       << (s.world.device_locks ? ", locks in the NIC" : "") << ", " << s.large << " extents, " << s.reads << " reads"
-       << (s.crowded ? ", crowded" : "") << (s.pauses ? ", pauses" : "")
-       << (s.deaths > 0 ? ", " + std::to_string(s.deaths) + " deaths" : "")
-       << (s.zombies > 0 ? ", " + std::to_string(s.zombies) + " zombies" : "") << (s.losses > 0 ? ", lost replies" : "")
-       << (s.world.wire.tear ? "" : ", no tearing") << (s.drift ? ", clocks drift" : "")
-       << (s.restarts > 0 ? ", " + std::to_string(s.restarts) + " restarts" : "")
-       << (s.loses_memory ? ", the last without memory" : "")
-       << (s.splits > 0
-               ? ", " + std::to_string(s.splits) + " splits of " + std::to_string(s.world.geometry.tables) + " tables"
-               : "")
-       << (s.revocations > 0 ? ", " + std::to_string(s.revocations) + " revocations" : "");
-  return text.str();
-}
-
-// With a run of so many segments, if any.
-task::Task<void> compact(Client& client, std::uint64_t segments, std::uint64_t segment_bytes) {
-  const std::uint64_t run = segments == 0 ? 0 : segments * segment_bytes - layout::kRunHeader;
-  if (client.heap() == nullptr) co_return;
-  co_await client.heap()->compact(client.port().now() + base::kSecond, true, run);
-}
-
-// Finds rows that are empty, and clears their marks.
-task::Task<void> clear(World& world, Client& client, std::vector<std::string> keys, World::ScanRange part) {
-  co_await world.scan(client, std::move(keys), part, 20 * base::kSecond);
-  if (client.session().alive()) co_await clear_marks(client);
-}
-
 task::Task<void> sweep(Client& client) {
   fabric::Cost cost;
   (void)co_await client.table().sweep(client.port().now() + base::kSecond, cost);
@@ -385,94 +109,6 @@ void clean_up(World& world, Client& cleaner, Verdict& verdict) {
   if (left.tentative > 0) verdict.wrong.push_back("for ever: " + std::to_string(left.tentative) + " tentative slots");
 }
 
-// What came of the faults. Events of the world refer to it: it outlives the world.
-struct Storm {
-  bool over = false;
-  bool taken_up = true;                                    // the memory, by every restart
-  std::vector<std::pair<Client*, std::uint64_t>> zombies;  // and what of theirs had landed when they woke
-  std::uint64_t restarts = 0, losses = 0, revocations = 0, scans = 0;
-
-  void wake(Client& client) {
-    if (client.port().paused() && client.port().cut_off()) zombies.emplace_back(&client, client.port().effects());
-    client.port().resume();
-  }
-};
-
-// The rows that the keys lie in. Events of the world refer to it, too.
-struct Haunt {
-  std::vector<std::string> keys;
-  std::uint64_t first = 0, end = 0;  // positions
-};
-
-void strike(World& world, Client& client, const Play::Fault& fault, const Haunt& haunt, Storm& storm) {
-  fabric::sim::SimPort& port = client.port();
-  fabric::sim::Network& network = world.network();
-  const Nanos now = network.now();
-  switch (fault.kind) {
-    case Play::Fault::Kind::pause:
-      network.at(now + fault.when, [&port] { port.pause(); });
-      network.at(now + fault.until, [&port] { port.resume(); });
-      return;
-    case Play::Fault::Kind::death:
-      return port.crash_after(fault.effects, fault.posted);
-    case Play::Fault::Kind::stop:
-      port.pause_after(fault.effects);
-      network.at(now + fault.until, [&storm, &client] { storm.wake(client); });
-      return;
-    case Play::Fault::Kind::restart:
-      if (fault.effects > 0) {
-        network.at(now + std::max<Nanos>(fault.when - 20 * base::kMicrosecond, 0), [&world, &storm, fault] {
-          if (!storm.over && storm.taken_up) world.responder().die_after(fault.effects);
-        });
-      }
-      network.at(now + fault.when, [&world, &storm, keeps = fault.keeps_memory] {
-        if (storm.over || !storm.taken_up) return;
-        storm.taken_up = world.restart(keeps);
-        ++(keeps ? storm.restarts : storm.losses);
-      });
-      return;
-    case Play::Fault::Kind::split:
-      network.at(now + fault.when, [&world, &storm, &client, key = fault.key] {
-        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
-        world.spawn(client, split(client, key));
-      });
-      return;
-    case Play::Fault::Kind::scan:
-      network.at(now + fault.when, [&world, &storm, &client, &haunt, fault] {
-        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
-        const World::ScanRange part{.first = haunt.first, .end = haunt.end, .count = fault.count, .rest = fault.rest};
-        world.spawn(client, world.scan(client, haunt.keys, part, 20 * base::kSecond));
-        ++storm.scans;
-      });
-      return;
-    case Play::Fault::Kind::compaction:
-      network.at(now + fault.when, [&world, &storm, &client, fault] {
-        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
-        world.spawn(client, compact(client, fault.count, world.geometry().segment_bytes));
-        if (fault.count == 0) return;
-        // The others give up what lies in the way of the run.
-        for (const auto& other : world.clients()) {
-          if (other.get() == &client || other->crashed() || !other->connected() || !other->session().alive()) continue;
-          world.spawn(*other, keep_house(*other));
-        }
-      });
-      return;
-    case Play::Fault::Kind::clearing:
-      network.at(now + fault.when, [&world, &storm, &client, &haunt, fault] {
-        if (storm.over || client.crashed() || !client.connected() || !client.session().alive()) return;
-        world.spawn(client, clear(world, client, haunt.keys, {.first = 0, .count = fault.count}));
-      });
-      return;
-    case Play::Fault::Kind::revocation:
-      network.at(now + fault.when, [&world, &storm, &client] {
-        if (storm.over) return;
-        ++storm.revocations;
-        world.revoke(client);
-      });
-      return;
-  }
-}
-
 // `to_the_last`: no block may be lost. Not asked of worlds in which the memory node restarts or ends sessions that it
 // goes on to count.
 void look(const World& world, const char* when, bool to_the_last, Verdict& verdict) {
@@ -493,7 +129,7 @@ std::string driver_of(const Take& take) {
 class Run {
  public:
   Run(std::uint64_t seed, const Take& take)
-      : take_(take), setting_(setting_of(seed, take)), world_(setting_.world), begun_(populate(seed)) {}
+      : take_(take), setting_(draw_swarm_setting(seed, take)), world_(setting_.world), begun_(populate(seed)) {}
   Verdict judge() {
     if (play() && settle()) {
       tell_of_storm();
@@ -505,7 +141,6 @@ class Run {
   }
 
  private:
-  static Setting setting_of(std::uint64_t seed, const Take& take);
   Nanos populate(std::uint64_t seed);
   bool play();
   bool settle();
@@ -517,32 +152,19 @@ class Run {
   bool slow() const { return setting_.world.wire.straggle_delay >= setting_.world.failure_timeout / 16; }
 
   const Take& take_;
-  const Setting setting_;
+  const SwarmSetting setting_;
   Verdict verdict_;
   Storm storm_;
   Haunt haunt_;
   World world_;
   std::vector<Client*> clients_;
   std::vector<std::string> keys_;
-  Play play_;
+  SwarmPlay play_;
   std::vector<Person> persons_;
   std::vector<bool> sound_;  // a client without a fault is not fenced
   Client* reader_ = nullptr;
   const Nanos begun_;
 };
-
-Setting Run::setting_of(std::uint64_t seed, const Take& take) {
-  Setting setting = draw(seed);
-  setting.world.geometry.protocol = take.protocol;
-  dialect_of(take.protocol).adapt(setting, seed);
-  if (take.faults == Faults::every) draw_more(seed, setting);
-  if (take.scans) setting.scans = 4 + seed % 5;
-  if (take.compactions) setting.compactions = 2 + seed % 5;
-  if (take.clearings) draw_clearings(setting, seed);
-  setting.world.wire.seed += take.part.salt << 32;
-  setting.world.wire.keep_chains = take.tells;
-  return setting;
-}
 
 // Connects the clients, and draws what they do. Returns when they can begin.
 Nanos Run::populate(std::uint64_t seed) {
@@ -555,7 +177,7 @@ Nanos Run::populate(std::uint64_t seed) {
   const std::uint64_t in_a_row = clients_[0]->table().positions() / world_.geometry().rows_per_table();
   haunt_ = {.keys = keys_, .first = first * in_a_row, .end = (first + setting_.window) * in_a_row};
   if (!dialect_of(world_.geometry().protocol).scans_by_rows()) haunt_ = {.keys = keys_, .first = 0, .end = ~0ull};
-  play_ = draw_play(setting_, keys_, seed);
+  play_ = draw_swarm_play(setting_, keys_, seed);
   verdict_.elements = leave_out(play_, take_.part);
   return world_.network().now();
 }
@@ -580,11 +202,12 @@ bool Run::play() {
   }
   world_.network().options().lose_reply = play_.losses;
   sound_.assign(clients_.size(), !slow() && play_.losses == 0);
-  for (const Play::Fault& fault : play_.faults) {
-    if (fault.kind == Play::Fault::Kind::restart) sound_.assign(clients_.size(), false);
-    const bool harmless = fault.kind == Play::Fault::Kind::pause || fault.kind == Play::Fault::Kind::split ||
-                          fault.kind == Play::Fault::Kind::scan || fault.kind == Play::Fault::Kind::compaction ||
-                          fault.kind == Play::Fault::Kind::clearing;
+  for (const SwarmPlay::Fault& fault : play_.faults) {
+    if (fault.kind == SwarmPlay::Fault::Kind::restart) sound_.assign(clients_.size(), false);
+    const bool harmless = fault.kind == SwarmPlay::Fault::Kind::pause || fault.kind == SwarmPlay::Fault::Kind::split ||
+                          fault.kind == SwarmPlay::Fault::Kind::scan ||
+                          fault.kind == SwarmPlay::Fault::Kind::compaction ||
+                          fault.kind == SwarmPlay::Fault::Kind::clearing;
     sound_[fault.client] = sound_[fault.client] && harmless;
     strike(world_, *clients_[fault.client], fault, haunt_, storm_);
   }
