@@ -107,8 +107,8 @@ class ComputeShardDaemon : public testing::Test {
   }
   ~ComputeShardDaemon() override { std::filesystem::remove_all(directory); }
 
-  std::vector<std::string> tls(const std::string& identity) {
-    const net::TlsFiles files = ca.issue("farpool://pool-1/" + identity);
+  std::vector<std::string> tls(const std::string& identity, const std::string& unit = "") {
+    const net::TlsFiles files = ca.issue("farpool://pool-1/" + identity, unit);
     return {"--pool-uid=pool-1", "--tls-ca=" + files.ca, "--tls-cert=" + files.cert, "--tls-key=" + files.key};
   }
   std::vector<std::string> node_flags(const std::string& listen, const std::string& advertise) {
@@ -516,6 +516,42 @@ bool ask_agent(int port, Method method, Request request, Response& response) {
   const grpc::Status status = ((*stub).*method)(&context, request, &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return status.ok();
+}
+
+// The certificate of a namespace's sidecars may be used by any number of processes, and says how many sessions they may
+// have together.
+TEST_F(ComputeShardDaemon, OneNamespacesCertificateLeavesRoomForThePoolsOwnShards) {
+  const std::string at = "127.0.0.1:" + std::to_string(session);
+  std::vector<std::string> lends = node_flags(at, at);
+  lends.push_back("--max-sessions=2");
+  Daemon node(FARPOOL_MEMORY_NODE, lends);
+  ASSERT_TRUE(comes_up(node, node_http));
+  const auto sidecar = [&](const std::string& name, int http_port) {
+    std::vector<std::string> flags = tls("client/shop.sidecars", "farpool-sessions:1");
+    flags.insert(flags.end(), {"--name=shop.sidecars-" + name, "--bootstrap=" + at, "--threads=1", "--listen=none",
+                               "--unix-socket=" + directory + "/" + name, "--agent-listen=none",
+                               "--metrics-listen=127.0.0.1:" + std::to_string(http_port), "--drain=0s"});
+    return std::make_unique<Daemon>(FARPOOL_COMPUTE_SHARD, flags);
+  };
+  const int first_http = free_port(), second_http = free_port();
+  std::unique_ptr<Daemon> first = sidecar("web-1", first_http);
+  ASSERT_TRUE(comes_up(*first, first_http));
+  const std::unique_ptr<Daemon> second = sidecar("web-2", second_http);
+  const char* kWhy = "over quota: clients with a certificate of the name shop.sidecars have all of the 1 sessions";
+  ASSERT_TRUE(eventually([&] { return get(second_http, "/readyz").value_or("").find(kWhy) != std::string::npos; }))
+      << get(second_http, "/readyz").value_or("") << second->output();
+  EXPECT_NE(second->output().find(kWhy), std::string::npos) << second->output();
+  EXPECT_GE(sample_of("farpool_node_sessions_over_quota_total", node_http), 1);
+
+  std::vector<std::string> flags = shard_flags(at);
+  flags.push_back("--threads=1");
+  Daemon shard(FARPOOL_COMPUTE_SHARD, flags);
+  ASSERT_TRUE(comes_up(shard, http)) << shard.output();
+  EXPECT_EQ(ask("127.0.0.1", resp, "SET greeting hello"), "+OK\r\n");
+
+  first->signal(SIGTERM);
+  EXPECT_EQ(first->wait(), 0);
+  EXPECT_TRUE(comes_up(*second, second_http)) << "its namespace has room again";
 }
 
 // Nothing would ever serve it again: a supervisor starts the next process, which is another one to memory nodes.

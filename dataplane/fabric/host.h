@@ -26,6 +26,7 @@ struct Peer {
   std::string role;  // operator, client, node
   std::string name;
   bool authenticated = false;
+  std::uint32_t sessions = 0;  // that clients of this name may have here at once; 0: the certificate names no bound
 };
 
 // A span of memory that a session may touch, under the key it was granted.

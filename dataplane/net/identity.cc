@@ -2,6 +2,7 @@
 #include "net/identity.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace farpool::net {
 namespace {
@@ -32,6 +33,17 @@ std::optional<Identity> parse_identity(std::string_view uri) {
   if (role != kRoleOperator && role != kRoleClient && role != kRoleNode) return std::nullopt;
   return Identity{
       .pool_uid = std::string(pool), .role = std::string(role), .name = std::string(name), .authenticated = true};
+}
+
+std::optional<std::uint32_t> parse_sessions(std::string_view unit) {
+  if (!unit.starts_with(kSessionsPrefix)) return std::nullopt;
+  unit.remove_prefix(kSessionsPrefix.size());
+  std::uint32_t sessions = 0;
+  const auto [end, error] = std::from_chars(unit.data(), unit.data() + unit.size(), sessions);
+  if (error != std::errc() || end != unit.data() + unit.size() || unit.starts_with('0') || sessions > kMostSessions) {
+    return std::nullopt;
+  }
+  return sessions;
 }
 
 }  // namespace farpool::net

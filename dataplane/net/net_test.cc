@@ -91,6 +91,20 @@ TEST(Identity, IsReadStrictly) {
   }
 }
 
+TEST(Identity, ANumberOfSessionsIsReadStrictly) {
+  EXPECT_EQ(parse_sessions("farpool-sessions:1"), 1u);
+  EXPECT_EQ(parse_sessions("farpool-sessions:1048576"), kMostSessions);
+  for (const std::string& bad :
+       {std::string(), std::string("farpool-sessions"), std::string("farpool-sessions:"), std::string("sessions:1"),
+        std::string("farpool-sessions:0"), std::string("farpool-sessions:01"), std::string("farpool-sessions:-1"),
+        std::string("farpool-sessions:+1"), std::string("farpool-sessions: 1"), std::string("farpool-sessions:1 "),
+        std::string("farpool-sessions:1x"), std::string("farpool-sessions:0x1"), std::string("FARPOOL-sessions:1"),
+        std::string("farpool-sessions:1048577"), std::string("farpool-sessions:4294967297"),
+        std::string("farpool-sessions:1\0", 19)}) {
+    EXPECT_FALSE(parse_sessions(bad)) << bad;
+  }
+}
+
 TEST(Address, IsReadStrictly) {
   const std::map<std::string, std::string> good{{"10.0.0.1:7400", "10.0.0.1:7400"},
                                                 {"[::1]:80", "[::1]:80"},

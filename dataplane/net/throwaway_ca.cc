@@ -36,7 +36,8 @@ void extend(X509* certificate, X509* issuer, int nid, const std::string& value) 
   X509_EXTENSION_free(extension);
 }
 
-void make(Signed& made, const Signed* issuer, const std::string& name, const std::string& uri, long serial) {
+void make(Signed& made, const Signed* issuer, const std::string& name, const std::string& uri, const std::string& unit,
+          long serial) {
   made.key = EVP_EC_gen("P-256");
   FARPOOL_CHECK(made.key != nullptr);
   X509* certificate = made.certificate = X509_new();
@@ -46,8 +47,12 @@ void make(Signed& made, const Signed* issuer, const std::string& name, const std
   X509_gmtime_adj(X509_getm_notAfter(certificate), kDay);
   X509_set_pubkey(certificate, made.key);
   X509_NAME* subject = X509_get_subject_name(certificate);
-  X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
-                             0);
+  const auto add = [subject](const char* field, const std::string& value) {
+    X509_NAME_add_entry_by_txt(subject, field, MBSTRING_ASC, reinterpret_cast<const unsigned char*>(value.c_str()), -1,
+                               -1, 0);
+  };
+  add("CN", name);
+  if (!unit.empty()) add("OU", unit);
   X509* above = issuer != nullptr ? issuer->certificate : certificate;
   X509_set_issuer_name(certificate, X509_get_subject_name(above));
   if (issuer == nullptr) {
@@ -80,7 +85,7 @@ ThrowawayCa::ThrowawayCa() : state_(std::make_unique<State>()) {
   std::string pattern = (std::filesystem::temp_directory_path() / "farpool-ca-XXXXXX").string();
   FARPOOL_CHECK(::mkdtemp(pattern.data()) != nullptr);
   state_->directory = pattern;
-  make(state_->ca, nullptr, "throwaway", "", 1);
+  make(state_->ca, nullptr, "throwaway", "", "", 1);
 }
 
 ThrowawayCa::~ThrowawayCa() {
@@ -88,17 +93,17 @@ ThrowawayCa::~ThrowawayCa() {
   std::filesystem::remove_all(state_->directory, ignored);
 }
 
-TlsFiles ThrowawayCa::issue(const std::string& uri) {
+TlsFiles ThrowawayCa::issue(const std::string& uri, const std::string& unit) {
   const std::string directory = state_->directory + "/" + std::to_string(state_->issued + 1);
   std::filesystem::create_directory(directory);
   TlsFiles files{.ca = directory + "/ca.crt", .cert = directory + "/tls.crt", .key = directory + "/tls.key"};
-  issue_into(files, uri);
+  issue_into(files, uri, unit);
   return files;
 }
 
-void ThrowawayCa::issue_into(const TlsFiles& files, const std::string& uri) {
+void ThrowawayCa::issue_into(const TlsFiles& files, const std::string& uri, const std::string& unit) {
   Signed leaf;
-  make(leaf, &state_->ca, "leaf", uri, ++state_->issued);
+  make(leaf, &state_->ca, "leaf", uri, unit, ++state_->issued);
   write_file(files.ca, [&](std::FILE* file) { return PEM_write_X509(file, state_->ca.certificate); });
   write_file(files.key, [&](std::FILE* file) {
     return PEM_write_PrivateKey(file, leaf.key, nullptr, nullptr, 0, nullptr, nullptr);

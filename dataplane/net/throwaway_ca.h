@@ -16,10 +16,10 @@ class ThrowawayCa {
   ThrowawayCa(const ThrowawayCa&) = delete;
 
   // Writes ca.crt, tls.crt and tls.key for this URI name into a directory of its own, which is removed with the
-  // authority.
-  TlsFiles issue(const std::string& uri);
+  // authority. A unit becomes an organizational unit of the subject.
+  TlsFiles issue(const std::string& uri, const std::string& unit = "");
   // Replaces the files of an earlier issue, as a renewal does.
-  void issue_into(const TlsFiles& files, const std::string& uri);
+  void issue_into(const TlsFiles& files, const std::string& uri, const std::string& unit = "");
 
  private:
   struct State;

@@ -46,6 +46,28 @@ base::Status refuse(const std::string& what, const std::string& path, const std:
   return {base::Code::invalid_argument, what + " " + path + ": " + openssl_error() + "; " + todo};
 }
 
+// Returns how many sessions the subject allows; 0: it names no bound.
+base::Result<std::uint32_t> sessions_of(const X509* certificate) {
+  const X509_NAME* subject = X509_get_subject_name(certificate);
+  std::uint32_t sessions = 0;
+  for (int at = -1; (at = X509_NAME_get_index_by_NID(subject, NID_organizationalUnitName, at)) >= 0;) {
+    const ASN1_STRING* data = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
+    const std::string_view unit(reinterpret_cast<const char*>(ASN1_STRING_get0_data(data)),
+                                static_cast<std::size_t>(ASN1_STRING_length(data)));
+    if (!unit.starts_with(kSessionsPrefix)) continue;
+    const std::optional<std::uint32_t> parsed = parse_sessions(unit);
+    if (!parsed || sessions != 0) {
+      return base::Status(
+          base::Code::forbidden,
+          "the certificate's subject must have at most one organizational unit farpool-sessions:<number>, "
+          "with a number from 1 to " +
+              std::to_string(kMostSessions));
+    }
+    sessions = *parsed;
+  }
+  return sessions;
+}
+
 }  // namespace
 
 base::Result<Identity> identity_of(X509* certificate) {
@@ -66,6 +88,9 @@ base::Result<Identity> identity_of(X509* certificate) {
                         "the certificate must carry exactly one URI name, farpool://<pool-uid>/<role>/<name>; it has " +
                             std::to_string(uris) + (uris == 1 ? " of another form" : ""));
   }
+  const base::Result<std::uint32_t> sessions = sessions_of(certificate);
+  if (!sessions.ok()) return sessions.status();
+  found->sessions = *sessions;
   return *std::move(found);
 }
 

@@ -38,6 +38,21 @@ TEST(Tls, ACertificateHasOneUriAndAnyOtherNames) {
   EXPECT_THAT(none.status().message(), HasSubstr("it has 0"));
 }
 
+TEST(Tls, ACertificateMaySayHowManySessionsItIsGoodFor) {
+  ThrowawayCa ca;
+  const auto sessions = [&ca](const std::string& unit) {
+    const auto loaded = Tls::load(ca.issue(kUri, unit), Tls::Kind::mutual);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+    return loaded.ok() ? (*loaded)->self().sessions : ~0u;
+  };
+  EXPECT_EQ(sessions(""), 0u);
+  EXPECT_EQ(sessions("Engineering"), 0u);
+  EXPECT_EQ(sessions("farpool-sessions:32"), 32u);
+  const auto none = Tls::load(ca.issue(kUri, "farpool-sessions:none"), Tls::Kind::mutual);
+  EXPECT_EQ(none.code(), base::Code::invalid_argument);
+  EXPECT_THAT(none.status().message(), HasSubstr("farpool-sessions:<number>"));
+}
+
 TEST(Tls, APeerWithoutACertificateIsNobody) {
   const auto nobody = identity_of(nullptr);
   EXPECT_EQ(nobody.code(), base::Code::forbidden);

@@ -89,6 +89,7 @@ MemoryNode::Stats MemoryNode::take_stock() const {
   stats.sessions_closed = registry_->counters().closed;
   stats.sessions_fenced = registry_->counters().fenced;
   stats.handshakes_refused = registry_->counters().refused;
+  stats.sessions_over_quota = registry_->counters().over_quota;
   stats.sessions_held_by_the_dead = registry_->held_by_the_dead();
   stats.keys = keys_;
   stats.bytes = bytes_;

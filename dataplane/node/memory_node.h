@@ -126,7 +126,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
   struct Stats {
     std::uint64_t incarnation = 0, epoch = 0, era = 0, safe_era = 0;
     std::uint64_t sessions = 0, older_sessions = 0, lanes = 0, sessions_opened = 0, sessions_closed = 0,
-                  sessions_fenced = 0, handshakes_refused = 0, sessions_held_by_the_dead = 0;
+                  sessions_fenced = 0, handshakes_refused = 0, sessions_held_by_the_dead = 0, sessions_over_quota = 0;
     std::uint64_t keys = 0, bytes = 0, entries = 0;  // bytes of keys and values
     std::uint64_t segment_bytes = 0, calls = 0, segment_refusals = 0;
     SegmentLedger::Counts segments;

@@ -81,6 +81,8 @@ const char* name_of_code(SessionReply::Code code) {
       return "forbidden";
     case SessionReply::CODE_PROCESS_FENCED:
       return "fenced for good";
+    case SessionReply::CODE_OVER_QUOTA:
+      return "over quota";
     default:
       return "an unknown code";
   }
@@ -103,6 +105,7 @@ Code code_of(SessionReply::Code code) {
       return Code::fenced;
     case SessionReply::CODE_NOT_SERVING:
     case SessionReply::CODE_TOO_MANY_SESSIONS:
+    case SessionReply::CODE_OVER_QUOTA:
       return Code::unavailable;
     default:
       return Code::corrupt;

@@ -114,6 +114,15 @@ TEST(Handshake, BothGoByTheNewestVersionThatBothSpeak) {
   }
 }
 
+TEST(Handshake, ASessionBeyondAShareIsRefusedForAReasonOfItsOwn) {
+  SessionReply reply;
+  reply.set_code(SessionReply::CODE_OVER_QUOTA);
+  reply.set_message("all are taken");
+  const base::Status status = status_of(reply, "node:7400");
+  EXPECT_EQ(status.code(), base::Code::unavailable) << "a client tries again";
+  EXPECT_NE(status.message().find("over quota: all are taken"), std::string::npos) << status.message();
+}
+
 SessionReply granted() {
   SessionReply reply;
   reply.set_code(SessionReply::CODE_OK);

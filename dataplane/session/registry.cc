@@ -36,8 +36,7 @@ Registry::Registry(Config config, std::vector<RegionSpan> regions, fabric::Respo
       responder_(responder),
       observer_(observer),
       era_since_(responder.now()),
-      open_permits_(config_.opens_per_second),
-      permits_at_(responder.now()) {
+      permits_{static_cast<double>(config_.opens_per_second), responder.now()} {
   tell_eras();
   FARPOOL_CHECK(config_.node_incarnation != 0 && config_.max_sessions > 0 && config_.slots_per_session > 0);
   for (const RegionSpan& region : regions_) {
@@ -130,14 +129,29 @@ void Registry::on_exchange(const fabric::Peer& peer, std::string_view bytes, std
   reply(answer.SerializeAsString());
 }
 
-bool Registry::take_open_permit() {
+std::uint32_t Registry::opens_per_second(const fabric::Peer& peer) const {
+  return peer.sessions != 0 ? std::min(peer.sessions, config_.opens_per_second) : config_.opens_per_second;
+}
+
+// Peers with a bound have permits of their own, so that no other peer waits for theirs.
+bool Registry::take_open_permit(const fabric::Peer& peer) {
   const Nanos now = responder_.now();
-  const double rate = config_.opens_per_second;
-  open_permits_ = std::min(rate, open_permits_ + static_cast<double>(now - permits_at_) * 1e-9 * rate);
-  permits_at_ = now;
-  if (open_permits_ < 1) return false;
-  open_permits_ -= 1;
+  const double rate = opens_per_second(peer);
+  Permits& permits =
+      peer.sessions != 0 ? bounded_permits_.try_emplace(peer.name, Permits{rate, now}).first->second : permits_;
+  permits.left = std::min(rate, permits.left + static_cast<double>(now - permits.at) * 1e-9 * rate);
+  permits.at = now;
+  if (permits.left < 1) return false;
+  permits.left -= 1;
   return true;
+}
+
+bool Registry::over_quota(const fabric::Peer& peer, std::uint32_t lanes) const {
+  if (peer.sessions == 0) return false;
+  std::uint64_t used = lanes;
+  for (const auto& [id, entry] : sessions_) used += entry.owner == peer.name ? entry.lanes : 0;
+  for (const Dead& dead : dead_) used += dead.owner == peer.name ? 1 : 0;
+  return used > peer.sessions;
 }
 
 std::optional<std::uint32_t> Registry::take_group() {
@@ -212,9 +226,18 @@ void Registry::cut_previous(const fabric::Peer& peer, const v1alpha1::OpenSessio
 SessionReply Registry::open(const fabric::Peer& peer, const v1alpha1::OpenSession& request, std::uint32_t version) {
   if (std::optional<SessionReply> refused = may_not_open(peer, request)) return *std::move(refused);
   cut_previous(peer, request);
-  if (!take_open_permit()) {
+  if (over_quota(peer, request.lanes())) reclaim();
+  if (over_quota(peer, request.lanes())) {
+    ++counters_.over_quota;
+    return refusal(SessionReply::CODE_OVER_QUOTA,
+                   "clients with a certificate of the name " + peer.name + " have all of the " +
+                       std::to_string(peer.sessions) +
+                       " sessions that they may have at a memory node: end some of them, or ask the pool's owner to "
+                       "raise maxSidecars of their namespace in spec.sidecars.namespaces");
+  }
+  if (!take_open_permit(peer)) {
     return refusal(SessionReply::CODE_TOO_MANY_SESSIONS,
-                   "more than " + std::to_string(config_.opens_per_second) +
+                   "more than " + std::to_string(opens_per_second(peer)) +
                        " sessions a second are being opened: try again in a second");
   }
   if (lanes_ + request.lanes() > config_.max_lanes) {
@@ -574,8 +597,11 @@ void Registry::fenced(std::uint64_t session_id) {
   // Slots that name what was held stay until they are repaired; idle slots serve the next session.
   const bool holds = busy_slots(entry.group) > 0;
   if (holds) {
-    dead_.push_back(
-        {.group = entry.group, .incarnation = entry.incarnation, .process = entry.process, .name = entry.name});
+    dead_.push_back({.group = entry.group,
+                     .incarnation = entry.incarnation,
+                     .process = entry.process,
+                     .name = entry.name,
+                     .owner = entry.owner});
   } else {
     free_groups_.insert(entry.group);
   }

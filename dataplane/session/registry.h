@@ -138,6 +138,7 @@ class Registry {
     std::uint64_t incarnation = 0;
     std::uint64_t process = 0;
     std::string name;
+    std::string owner;  // the name in its certificate; empty: unknown, or none
   };
   // Returns the clients that left them, in the order in which they ended.
   const std::deque<Dead>& dead() const { return dead_; }
@@ -153,6 +154,7 @@ class Registry {
 
   struct Counters {
     std::uint64_t opened = 0, closed = 0, fenced = 0, refused = 0;
+    std::uint64_t over_quota = 0;  // of those refused
   };
   const Counters& counters() const { return counters_; }
 
@@ -209,7 +211,16 @@ class Registry {
                                        std::uint32_t group, std::uint32_t version);
   void close(const fabric::Peer& peer, const v1alpha1::CloseSession& request, std::function<void(std::string)> reply);
   v1alpha1::SessionReply refusal(v1alpha1::SessionReply::Code code, std::string message) const;
-  bool take_open_permit();
+  // Says whether clients of the peer's name would have more here than its certificate allows. Each lane of a session
+  // counts, and each place that a dead client still holds.
+  bool over_quota(const fabric::Peer& peer, std::uint32_t lanes) const;
+  // Permits to open sessions: so many at once, and as many again in each second.
+  struct Permits {
+    double left = 0;
+    Nanos at = 0;
+  };
+  std::uint32_t opens_per_second(const fabric::Peer& peer) const;
+  bool take_open_permit(const fabric::Peer& peer);
   std::optional<std::uint32_t> take_group();
   // A bounded set that forgets its oldest members.
   struct Memory {
@@ -266,8 +277,9 @@ class Registry {
   NodeClock clock_;
   std::uint64_t reclaimer_ = 0;  // the session that looks for keys that have expired; it may have ended
 
-  double open_permits_ = 0;
-  Nanos permits_at_ = 0;
+  Permits permits_;
+  // By name, for peers with a bound. The pool's authority signs few names.
+  std::unordered_map<std::string, Permits> bounded_permits_;
   bool armed_ = false;
   Counters counters_;
 };

@@ -975,6 +975,91 @@ TEST_F(RegistryTest, OpensAreLimitedInRate) {
   EXPECT_NE(refused.message().find("sessions a second"), std::string::npos) << refused.message();
 }
 
+// What a namespace's sidecars hold: its certificate says how many sessions they may have together.
+const fabric::Peer kSidecars{
+    .pool_uid = "pool", .role = "client", .name = "shop.sidecars", .authenticated = true, .sessions = 2};
+
+TEST_F(RegistryTest, OneCertificateCannotTakeEverySession) {
+  publish(1);
+  EXPECT_EQ(open(1, 1, 1, kSidecars).code(), SessionReply::CODE_OK);
+  EXPECT_EQ(open(2, 1, 1, kSidecars).code(), SessionReply::CODE_OK);
+  for (std::uint64_t client = 3; client < 300; ++client) {
+    const SessionReply refused = open(client, 1, 1, kSidecars);
+    ASSERT_EQ(refused.code(), SessionReply::CODE_OVER_QUOTA);
+    ASSERT_NE(refused.message().find("all of the 2 sessions"), std::string::npos) << refused.message();
+  }
+  EXPECT_EQ(registry->counters().over_quota, 297u);
+  EXPECT_EQ(registry->counters().refused, 297u);
+  must_open(300);  // the pool's own client has its place, and has waited for none of the attempts
+  EXPECT_EQ(open(301).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+}
+
+TEST_F(RegistryTest, EachCertificateHasAShareOfItsOwn) {
+  publish(1);
+  EXPECT_EQ(open(1, 1, 1, kSidecars).code(), SessionReply::CODE_OK);
+  fabric::Peer other = kSidecars;
+  other.name = "web.sidecars";
+  other.sessions = 1;
+  EXPECT_EQ(open(2, 1, 1, other).code(), SessionReply::CODE_OK);
+  EXPECT_EQ(open(3, 1, 1, other).code(), SessionReply::CODE_OVER_QUOTA);
+  EXPECT_EQ(open(4, 1, 1, kSidecars).code(), SessionReply::CODE_OK);
+}
+
+// The memory node has a bound of lanes, too, and a session may ask for sixteen.
+TEST_F(RegistryTest, LanesCountAgainstTheShareOfACertificate) {
+  publish(1);
+  EXPECT_EQ(open(1, 1, 3, kSidecars).code(), SessionReply::CODE_OVER_QUOTA);
+  EXPECT_EQ(open(1, 1, 2, kSidecars).code(), SessionReply::CODE_OK);
+  EXPECT_EQ(open(2, 1, 1, kSidecars).code(), SessionReply::CODE_OVER_QUOTA);
+}
+
+// A client that dies again and again would otherwise leave no place to others.
+TEST_F(RegistryTest, WhatTheDeadHoldCountsAgainstTheShareOfTheirCertificate) {
+  publish(1);
+  for (std::uint64_t client = 1; client <= 2; ++client) {
+    const SessionReply reply = open(client, 1, 1, kSidecars);
+    ASSERT_EQ(reply.code(), SessionReply::CODE_OK) << reply.message();
+    set_slot(static_cast<std::uint32_t>(2 * (client - 1)), client);
+  }
+  responder.advance(6 * kSecond);
+  EXPECT_EQ(open(3, 1, 1, kSidecars).code(), SessionReply::CODE_OVER_QUOTA) << "the fence has not ended yet";
+  responder.finish_fences();
+  ASSERT_EQ(registry->held_by_the_dead(), 2u);
+  EXPECT_EQ(open(3, 1, 1, kSidecars).code(), SessionReply::CODE_OVER_QUOTA);
+  must_open(4);
+  set_slot(2, 0);  // repaired
+  EXPECT_EQ(open(5, 1, 1, kSidecars).code(), SessionReply::CODE_OK);
+}
+
+TEST_F(RegistryTest, PeersWithAShareOpenNoFasterThanThatAndDelayNobody) {
+  Registry::Config config;
+  config.opens_per_second = 1;
+  rebuild(config);
+  publish(1);
+  const SessionReply first = open(1, 1, 1, kSidecars);
+  ASSERT_EQ(first.code(), SessionReply::CODE_OK);
+  EXPECT_EQ(open(2, 1, 1, kSidecars).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  must_open(3);
+  EXPECT_EQ(open(4).code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  responder.advance(1100 * kMillisecond);
+  EXPECT_EQ(open(2, 1, 1, kSidecars).code(), SessionReply::CODE_OK);
+  config.opens_per_second = 200;
+  rebuild(config);
+  publish(1);
+  fabric::Peer one = kSidecars;
+  one.sessions = 1;
+  const SessionReply only = open(1, 1, 1, one);
+  SessionRequest bye = request();
+  bye.mutable_close()->set_session_id(only.grant().session_id());
+  bye.mutable_close()->set_client_incarnation(1);
+  bye.mutable_close()->set_token(only.grant().lane_tokens(0));
+  registry->on_exchange(one, bye.SerializeAsString(), [](const std::string&) {});
+  responder.finish_fences();
+  const SessionReply refused = open(2, 1, 1, one);
+  EXPECT_EQ(refused.code(), SessionReply::CODE_TOO_MANY_SESSIONS);
+  EXPECT_NE(refused.message().find("more than 1 sessions a second"), std::string::npos) << refused.message();
+}
+
 TEST_F(RegistryTest, LanesAreBoundedOverAllSessions) {
   Registry::Config config;
   config.max_lanes = 5;

@@ -237,7 +237,11 @@ class Connection final : public LaneConnection, private net::StreamHandler {
     auto state = node_.shared_from_this();
     const Server::State::From from{home_, id_};
     if (exchange) {
-      Peer peer{.pool_uid = who.pool_uid, .role = who.role, .name = who.name, .authenticated = who.authenticated};
+      Peer peer{.pool_uid = who.pool_uid,
+                .role = who.role,
+                .name = who.name,
+                .authenticated = who.authenticated,
+                .sessions = who.sessions};
       node_.control.post(
           [state, from, peer, request = std::string(base::text_of(body))] { state->asked(from, peer, request); });
     } else if (node_.options.tls && !rings_ &&

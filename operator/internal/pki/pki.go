@@ -20,6 +20,7 @@ import (
 	"math/big"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -206,7 +207,14 @@ type Request struct {
 	Server   bool
 	// Lifetime of the certificate; zero: that of members of the pool.
 	Lifetime time.Duration
+	// Sessions is how many sessions clients with the certificate may have together at each memory node, which counts them by the identity's name; zero: as
+	// many as there are.
+	Sessions int32
 }
+
+// sessionsUnit begins the organizational unit of a subject that says how many sessions a certificate is good for. Memory nodes from before it ignore it; a second
+// URI they would refuse.
+const sessionsUnit = "farpool-sessions:"
 
 // RenewCertificate returns the Secret of a certificate, brought up to date: made anew if it is missing, damaged, past half its life, for something
 // else, or not signed by the authority's present key. renewAt is when it next has something to do.
@@ -231,6 +239,9 @@ func (a *Authority) current(data Data, request Request, now time.Time) (*x509.Ce
 		return nil, false
 	}
 	template := request.template()
+	if !slices.Equal(held.certificate.Subject.OrganizationalUnit, template.Subject.OrganizationalUnit) {
+		return nil, false
+	}
 	if len(held.certificate.DNSNames) != len(template.DNSNames) || len(held.certificate.URIs) != len(template.URIs) {
 		return nil, false
 	}
@@ -289,6 +300,9 @@ func (r Request) template() *x509.Certificate {
 		template.Subject.CommonName = r.Identity.Name
 	} else if len(r.DNSNames) > 0 {
 		template.Subject.CommonName = r.DNSNames[0]
+	}
+	if r.Sessions > 0 {
+		template.Subject.OrganizationalUnit = []string{sessionsUnit + strconv.Itoa(int(r.Sessions))}
 	}
 	if len(template.Subject.CommonName) > 64 {
 		template.Subject.CommonName = template.Subject.CommonName[:64]

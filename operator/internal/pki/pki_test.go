@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +223,32 @@ func TestIdentityIsOneURI(t *testing.T) {
 	}
 	if _, err := IdentityOf(plain.certificate); err == nil {
 		t.Error("a certificate without a URI has an identity")
+	}
+}
+
+// A certificate with another number is made anew, and one that says the same stays.
+func TestSessionsOfACertificate(t *testing.T) {
+	authority, _ := mustAuthority(t, nil, start)
+	request := nodeRequest()
+	held, _ := mustCertificate(t, authority, nil, request, start)
+	for _, c := range []struct {
+		sessions int32
+		changed  bool
+		want     []string
+	}{
+		{0, false, nil},
+		{32, true, []string{"farpool-sessions:32"}},
+		{32, false, []string{"farpool-sessions:32"}},
+		{31, true, []string{"farpool-sessions:31"}},
+		{0, true, nil},
+	} {
+		request.Sessions = c.sessions
+		var changed bool
+		held, changed = mustCertificate(t, authority, held, request, start)
+		certificates, err := parseCertificates(held[KeyCertificate])
+		if err != nil || changed != c.changed || !slices.Equal(certificates[0].Subject.OrganizationalUnit, c.want) {
+			t.Errorf("%d sessions: changed %v, %v %v", c.sessions, changed, certificates[0].Subject, err)
+		}
 	}
 }
 

@@ -38,6 +38,7 @@ const (
 	SessionReply_CODE_FENCED            SessionReply_Code = 8  // this client incarnation was fenced: begin a new one
 	SessionReply_CODE_FORBIDDEN         SessionReply_Code = 9  // the certificate's role may not do this
 	SessionReply_CODE_PROCESS_FENCED    SessionReply_Code = 10 // the operator has fenced the client's process for good: the next process begins anew
+	SessionReply_CODE_OVER_QUOTA        SessionReply_Code = 11 // clients with this certificate's name have as many sessions here as the certificate allows
 )
 
 // Enum value maps for SessionReply_Code.
@@ -54,6 +55,7 @@ var (
 		8:  "CODE_FENCED",
 		9:  "CODE_FORBIDDEN",
 		10: "CODE_PROCESS_FENCED",
+		11: "CODE_OVER_QUOTA",
 	}
 	SessionReply_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":       0,
@@ -67,6 +69,7 @@ var (
 		"CODE_FENCED":            8,
 		"CODE_FORBIDDEN":         9,
 		"CODE_PROCESS_FENCED":    10,
+		"CODE_OVER_QUOTA":        11,
 	}
 )
 
@@ -741,13 +744,13 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x04R\tsessionId\x12-\n" +
 	"\x12client_incarnation\x18\x02 \x01(\x04R\x11clientIncarnation\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\fR\x05token\"\xe9\x03\n" +
+	"\x05token\x18\x03 \x01(\fR\x05token\"\xfe\x03\n" +
 	"\fSessionReply\x127\n" +
 	"\x04code\x18\x01 \x01(\x0e2#.farpool.v1alpha1.SessionReply.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12,\n" +
 	"\x03map\x18\x03 \x01(\v2\x1a.farpool.v1alpha1.ShardMapR\x03map\x124\n" +
 	"\x05grant\x18\x04 \x01(\v2\x1e.farpool.v1alpha1.SessionGrantR\x05grant\x12)\n" +
-	"\x10protocol_version\x18\x05 \x01(\rR\x0fprotocolVersion\"\xf6\x01\n" +
+	"\x10protocol_version\x18\x05 \x01(\rR\x0fprotocolVersion\"\x8b\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aCODE_OK\x10\x01\x12\x14\n" +
@@ -760,7 +763,8 @@ const file_farpool_v1alpha1_session_proto_rawDesc = "" +
 	"\vCODE_FENCED\x10\b\x12\x12\n" +
 	"\x0eCODE_FORBIDDEN\x10\t\x12\x17\n" +
 	"\x13CODE_PROCESS_FENCED\x10\n" +
-	"\"j\n" +
+	"\x12\x13\n" +
+	"\x0fCODE_OVER_QUOTA\x10\v\"j\n" +
 	"\vRegionGrant\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x10\n" +

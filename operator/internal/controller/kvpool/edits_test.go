@@ -41,7 +41,7 @@ const (
 	amended class = "amended"
 	// upgrades: compute shards, and then memory nodes in their pods, get another image, and nothing else changes: see upgrade_test.go.
 	upgrades class = "upgrades"
-	// elsewhere: no process is told.
+	// elsewhere: no pod of the pool changes, and no configuration that one of its processes reads. What certificates of sidecars say is tested in package sidecars.
 	elsewhere class = "elsewhere"
 )
 

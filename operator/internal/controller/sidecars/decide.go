@@ -115,7 +115,7 @@ func (o *observed) signer() (*pki.Authority, *finding) {
 func (o *observed) issue(d *decision, authority *pki.Authority, entry v1alpha1.SidecarNamespace, held *corev1.Secret, status *v1alpha1.SidecarNamespaceStatus) {
 	request := pki.Request{
 		Identity: pki.Identity{PoolUID: string(o.pool.UID), Role: pki.RoleClient, Name: v1alpha1.SidecarIdentity(entry.Name)},
-		Client:   true, Lifetime: lifetime,
+		Client:   true, Lifetime: lifetime, Sessions: entry.MaxSidecars,
 	}
 	var before map[string][]byte
 	if held != nil {

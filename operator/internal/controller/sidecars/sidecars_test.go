@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -135,6 +136,9 @@ func TestWhatANamespaceGets(t *testing.T) {
 	if err != nil || identity != (pki.Identity{PoolUID: "uid", Role: pki.RoleClient, Name: "shop.sidecars"}) {
 		t.Errorf("%+v %v", identity, err)
 	}
+	if units := certificate.Subject.OrganizationalUnit; len(units) != 1 || units[0] != "farpool-sessions:10" {
+		t.Errorf("memory nodes read its share of sessions as %q", units)
+	}
 	if life := certificate.NotAfter.Sub(start); life != lifetime || len(certificate.ExtKeyUsage) != 1 || certificate.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
 		t.Errorf("it is good for %v and %v", life, certificate.ExtKeyUsage)
 	}
@@ -184,6 +188,12 @@ func TestRenewal(t *testing.T) {
 	edited := decide(o).secrets["shop"]
 	if edited == nil || !certificateOf(t, edited.Data).Equal(certificateOf(t, first.Data)) || !strings.Contains(string(edited.Data[inject.ConfigKey]), "max-pipeline = 250\noperation-deadline = \"250ms\"\n") {
 		t.Errorf("%v", edited)
+	}
+	// Memory nodes read from the certificate how many sessions a namespace may have.
+	o.pool.Spec.Sidecars.Namespaces[0].MaxSidecars = 11
+	more := decide(o).secrets["shop"]
+	if more == nil || !slices.Equal(certificateOf(t, more.Data).Subject.OrganizationalUnit, []string{"farpool-sessions:11"}) {
+		t.Errorf("more sidecars: %v", more)
 	}
 }
 
