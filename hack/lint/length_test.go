@@ -25,27 +25,38 @@ const (
 	longFunctionsOfGo, longestOfGo   = 16, 139
 )
 
-func TestFewFunctionsAreLong(t *testing.T) {
-	var cpp, golang []long
+// longestFile is how many lines a file of C++ may have, tests aside.
+const longestFile = 700
+
+// How many files are longer, and how many lines the longest of them has. These numbers, too, may only fall.
+const longFiles, longestOfFiles = 1, 790
+
+func TestFewFunctionsAndFilesAreLong(t *testing.T) {
+	var cpp, golang, files []long
 	for _, path := range tracked(t) {
 		text, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil || strings.Contains(path, "/gen/") || strings.Contains(path, "/applyconfiguration/") || strings.HasPrefix(filepath.Base(path), "zz_generated") {
 			continue // deleted in the work tree, or nobody's writing
 		}
 		switch {
-		case strings.HasSuffix(path, "_test.go"), strings.HasSuffix(path, "_test.cc"), strings.HasSuffix(path, "_fuzz.cc"), strings.Contains(path, "/contract/"):
+		case strings.HasSuffix(path, "_test.go"), strings.HasSuffix(path, "_test.cc"), strings.HasSuffix(path, "_test.h"), strings.HasSuffix(path, "_fuzz.cc"), strings.Contains(path, "/contract/"):
 		case strings.HasSuffix(path, ".go"):
 			golang = append(golang, longGo(path, text)...)
 		case strings.HasSuffix(path, ".cc"), strings.HasSuffix(path, ".h"):
 			cpp = append(cpp, longCpp(path, string(text))...)
+			files = append(files, longFile(path, text)...)
 		}
 	}
-	for _, wrong := range append(ratchet("C++", cpp, longFunctionsOfCpp, longestOfCpp), ratchet("Go", golang, longFunctionsOfGo, longestOfGo)...) {
+	for _, wrong := range slices.Concat(
+		ratchet("functions of C++", longest, cpp, longFunctionsOfCpp, longestOfCpp),
+		ratchet("functions of Go", longest, golang, longFunctionsOfGo, longestOfGo),
+		ratchet("files of C++", longestFile, files, longFiles, longestOfFiles),
+	) {
 		t.Error(wrong)
 	}
 }
 
-// A long function.
+// A long function or file.
 type long struct {
 	lines int
 	where string // and its name
@@ -53,20 +64,27 @@ type long struct {
 
 func (l long) String() string { return fmt.Sprintf("%s, %d lines", l.where, l.lines) }
 
-// ratchet says what is wrong with the long functions of a language, of which there were so many, with so many lines at most.
-func ratchet(language string, found []long, many, lines int) (wrong []string) {
+// ratchet says what is wrong with the functions or files that have more than `limit` lines, of which there were so many, with so many lines at most.
+func ratchet(what string, limit int, found []long, many, lines int) (wrong []string) {
 	slices.SortFunc(found, func(a, b long) int { return b.lines - a.lines })
 	if len(found) > many {
-		wrong = append(wrong, fmt.Sprintf("%d functions of %s have more than %d lines, where there were %d: split the new one\n%v", len(found), language, longest, many, found))
+		wrong = append(wrong, fmt.Sprintf("%d %s have more than %d lines, where there were %d: split the new one\n%v", len(found), what, limit, many, found))
 	} else if len(found) < many {
-		wrong = append(wrong, fmt.Sprintf("%d functions of %s have more than %d lines: lower the number here, which is %d", len(found), language, longest, many))
+		wrong = append(wrong, fmt.Sprintf("%d %s have more than %d lines: lower the number here, which is %d", len(found), what, limit, many))
 	}
 	if len(found) > 0 && found[0].lines > lines {
-		wrong = append(wrong, fmt.Sprintf("%v, is longer than the longest function of %s was, which had %d: split it", found[0], language, lines))
+		wrong = append(wrong, fmt.Sprintf("%v, is longer than the longest of the %s was, which had %d: split it", found[0], what, lines))
 	} else if len(found) > 0 && found[0].lines < lines {
-		wrong = append(wrong, fmt.Sprintf("%v, is the longest function of %s: lower the number here, which is %d", found[0], language, lines))
+		wrong = append(wrong, fmt.Sprintf("%v, is the longest of the %s: lower the number here, which is %d", found[0], what, lines))
 	}
 	return wrong
+}
+
+func longFile(path string, text []byte) []long {
+	if lines := strings.Count(string(text), "\n"); lines > longestFile {
+		return []long{{lines, path}}
+	}
+	return nil
 }
 
 func longGo(path string, text []byte) []long {
@@ -126,7 +144,7 @@ func longCpp(path, text string) []long {
 	return found
 }
 
-func TestLongFunctionsAreSeen(t *testing.T) {
+func TestLongFunctionsAndFilesAreSeen(t *testing.T) {
 	body := strings.Repeat("  f();\n", longest-1)
 	for text, long := range map[string]bool{
 		"int f() {\n" + body + "}\n":                                                                                  true,
@@ -148,9 +166,14 @@ func TestLongFunctionsAreSeen(t *testing.T) {
 	if got := longGo("a.go", []byte("package a\nfunc f() {\n"+body+"}\n")); len(got) != 1 {
 		t.Errorf("%v", got)
 	}
+	for lines, found := range map[int]int{longestFile: 0, longestFile + 1: 1} {
+		if got := longFile("a.cc", []byte(strings.Repeat("int a;\n", lines))); len(got) != found {
+			t.Errorf("%d lines: %v", lines, got)
+		}
+	}
 }
 
-func TestLongFunctionsOnlyGetFewerAndShorter(t *testing.T) {
+func TestLongOnesOnlyGetFewerAndShorter(t *testing.T) {
 	of := func(lines ...int) (found []long) {
 		for _, n := range lines {
 			found = append(found, long{n, "f"})
@@ -161,7 +184,7 @@ func TestLongFunctionsOnlyGetFewerAndShorter(t *testing.T) {
 		found []long
 		wrong int
 	}{{of(80, 90), 0}, {of(80, 71, 90), 1}, {of(90), 1}, {of(80, 91), 1}, {of(80, 89), 1}, {of(99, 99, 99), 2}, {nil, 1}} {
-		if wrong := ratchet("Go", c.found, 2, 90); len(wrong) != c.wrong {
+		if wrong := ratchet("functions of Go", longest, c.found, 2, 90); len(wrong) != c.wrong {
 			t.Errorf("%v: %v", c.found, wrong)
 		}
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A change of one key, or of some rows, that is under way. Only change.cc, change_locks.cc and change_rows.cc include this.
+// A change of one key, or of some rows, that is under way. Only the files change*.cc include this.
 #pragma once
 
 #include <array>
