@@ -50,6 +50,9 @@ void collect_sessions(Samples& s, const node::MemoryNode::Stats& node) {
           node.sessions_held_by_the_dead);
   s.counter("farpool_node_handshakes_refused_total", "Handshakes that were answered with a refusal.",
             node.handshakes_refused);
+  s.counter("farpool_node_sessions_over_quota_total",
+            "Sessions refused because clients with the same certificate's name had as many as they may have.",
+            node.sessions_over_quota);
   s.counter("farpool_node_calls_total", "CALLs handled.", node.calls);
 }
 
