@@ -25,7 +25,7 @@ struct CmMessage {
   // The sender's queue pair, in requests and replies; in a disconnect request the receiver's.
   std::uint32_t queue_pair = 0;
   std::uint32_t receivers_psn = 0;  // with which the receiver of this request or reply begins to send
-  std::uint32_t mtu = 0;  // bytes, in requests
+  std::uint32_t mtu = 0;            // bytes, in requests
 };
 
 // Returns nothing for packets that are no such message.
