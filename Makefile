@@ -101,7 +101,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
-	@$(STEP) "tools for Redis" $(MAKE) test-tools
+	@$(STEP) "drivers and tools for Redis" $(MAKE) test-tools
 	@$(STEP) "allocations, coroutine frames" $(MAKE) frames
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@$(STEP) "figures in pages, the quick ones" $(MAKE) figures ARGS='-check -quick'
@@ -219,7 +219,7 @@ chaos: daemons ## processes killed and stopped under load, everything judged: AR
 	@go run ./hack/chaos $(ARGS)
 
 .PHONY: test-tools
-test-tools: deps daemons ## redis_exporter and redis-cli --stat read the figures of a compute shard
+test-tools: deps daemons ## drivers, web frameworks, redis_exporter and redis-cli --stat use a compute shard
 	@go test -count=1 -timeout 5m -tags daemons $(GO_TEST_FLAGS) ./hack/local
 
 # Where the device is: a guest is slow, and has the program rather than the toolchain.

@@ -60,6 +60,7 @@ type Shape struct {
 	Shards   int
 	Lease    time.Duration // of a client; the failure timeout is half of it
 	Wire     string
+	Front    [][]string // flags that a compute shard has besides, by its number
 }
 
 // Flags lets a command line choose, beginning with what the shape is.
@@ -173,6 +174,9 @@ func NewCluster(directory string, s Shape) (*Cluster, error) {
 			args: append([]string{filepath.Join(s.Binaries, "farpool-compute-shard"), "--drain", "0s", "--bootstrap", bootstrap, "--listen", at[0],
 				"--agent-listen", "none", "--metrics-listen", at[1], "--operation-deadline", "5s"}, credential("client", name)...),
 		})
+		if i < len(s.Front) {
+			c.Shards[i].args = append(c.Shards[i].args, s.Front[i]...)
+		}
 		c.Target.Shards = append(c.Target.Shards, at[0])
 	}
 	return c, nil

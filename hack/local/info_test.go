@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,26 +20,8 @@ import (
 
 // TestInfoIsReadByRedisTools has the tools that people watch Redis with read the figures of a compute shard: Debian's redis_exporter, and redis-cli --stat.
 func TestInfoIsReadByRedisTools(t *testing.T) {
-	runtime.LockOSThread() // with this thread the kernel would end the daemons
-	c, err := NewCluster(t.TempDir(), Shape{Binaries: "../../build/release/apps", Memory: "64Mi", Protocol: "rcuckoo", Tables: 1, Nodes: 1, Shards: 1, Lease: 5 * time.Second, Wire: TCP})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			for _, p := range c.All() {
-				said, _ := os.ReadFile(p.Log)
-				t.Logf("%s said:\n%s", p.Name, said)
-			}
-		}
-	})
 	begun := time.Now()
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c := start(t, nil)
 	served := time.Now()
 
 	var port ports

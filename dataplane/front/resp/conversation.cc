@@ -330,7 +330,6 @@ bool Conversation::take_into_transaction(Request& request) {
     queued_bytes_ -= request.command.bytes();
     refusal = transaction_->add(request, settings().max_pipeline, settings().max_queued_bytes);
     queued_bytes_ += request.command.bytes();
-    if (!refusal.empty()) transaction_->spoil();
   }
   if (refusal.empty()) {
     request.answer().simple("QUEUED");

@@ -634,7 +634,10 @@ TEST_F(ConversationTest, WhatNoTransactionCanHaveEndsIt) {
     const std::string refusal = say(command(words));
     EXPECT_NE(refusal.find(says), std::string::npos) << refusal;
     EXPECT_EQ(say(command({"SET", "a", "2"})), "+QUEUED\r\n");
-    EXPECT_EQ(say(command({"EXEC"})), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    // Redis's sentence, and what Redis would not have refused.
+    const std::string_view own = "-ERR not queued: ";
+    const std::string first = refusal.starts_with(own) ? " The first: " + refusal.substr(5) : "\r\n";
+    EXPECT_EQ(say(command({"EXEC"})), "-EXECABORT Transaction discarded because of previous errors." + first);
   };
   fails({"GET", "b"}, "all commands of a transaction of this pool have one key");
   fails({"MSET", "a", "1", "b", "2"}, "send mset without MULTI");
@@ -663,7 +666,10 @@ TEST_F(ConversationTest, ATransactionIsBounded) {
   EXPECT_EQ(say(command({"MULTI"})), "+OK\r\n");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(say(command({"INCR", "a"})), "+QUEUED\r\n");
   EXPECT_EQ(say(command({"INCR", "a"})), "-ERR not queued: the transaction is too long: 3 commands of 15 bytes\r\n");
-  EXPECT_EQ(say(command({"EXEC"})), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+  EXPECT_EQ(
+      say(command({"EXEC"})),
+      "-EXECABORT Transaction discarded because of previous errors. The first: not queued: the transaction is too "
+      "long: 3 commands of 15 bytes\r\n");
   settings.max_queued_bytes = 100;
   EXPECT_EQ(say(command({"MULTI"}) + command({"SET", "a", std::string(60, 'x')})), "+OK\r\n+QUEUED\r\n");
   EXPECT_TRUE(say(command({"SET", "a", std::string(60, 'x')})).starts_with("-ERR not queued: the transaction is too"));

@@ -80,8 +80,8 @@ void answer(Request& request, std::size_t commands, const std::optional<std::str
 Transaction::Transaction() = default;
 Transaction::~Transaction() = default;
 
-std::string Transaction::add(Request& request, std::size_t most_commands, std::size_t most_bytes) {
-  if (spoiled_) return {};  // it is not run
+// Returns why a command cannot be queued, or nothing. The first command with a key names that of the transaction.
+std::string Transaction::refuse(const Request& request, std::size_t most_commands, std::size_t most_bytes) {
   const CommandSpec& spec = *request.spec;
   if (!runs_without_key(spec)) {
     if (spec.operation == nullptr || !request.has_one_key()) {
@@ -98,6 +98,15 @@ std::string Transaction::add(Request& request, std::size_t most_commands, std::s
   if (requests_.size() == most_commands || bytes_ + request.command.bytes() > most_bytes) {
     return "ERR not queued: the transaction is too long: " + std::to_string(requests_.size()) + " commands of " +
            std::to_string(bytes_) + " bytes";
+  }
+  return {};
+}
+
+std::string Transaction::add(Request& request, std::size_t most_commands, std::size_t most_bytes) {
+  if (spoiled_) return {};  // it is not run
+  if (std::string refusal = refuse(request, most_commands, most_bytes); !refusal.empty()) {
+    spoiled_ = true;
+    return refusal_ = std::move(refusal);
   }
   auto queued = std::make_unique<Request>();
   queued->command.swap(request.command);
@@ -141,7 +150,11 @@ Task<void> op_exec(Conversation& conversation, Request& request) {
   const std::unique_ptr<Transaction> transaction = std::move(request.transaction);
   const std::optional<Watched> watched = conversation.take_watched(request);
   if (transaction->spoiled()) {
-    request.error("EXECABORT Transaction discarded because of previous errors.");
+    // Many drivers show their callers this reply and none of those before it.
+    constexpr std::string_view kKind = "ERR ";
+    const std::string& why = transaction->refusal();
+    request.error("EXECABORT Transaction discarded because of previous errors." +
+                  (why.empty() ? why : " The first: " + why.substr(kKind.size())));
     co_return;
   }
   const std::optional<std::string>& key = transaction->key();

@@ -35,11 +35,13 @@ class Transaction {
   Transaction(const Transaction&) = delete;
 
   // Takes a command that has been checked, and that `request` no longer has then. Returns why it cannot be in a
-  // transaction; empty: it is queued.
+  // transaction, which spoils it; empty: it is queued.
   std::string add(Request& request, std::size_t most_commands, std::size_t most_bytes);
   // A command was refused: EXEC runs none.
   void spoil() { spoiled_ = true; }
   bool spoiled() const { return spoiled_; }
+  // Returns the refusal of the first command that `add` could not take; empty: it took all, or another error came first.
+  const std::string& refusal() const { return refusal_; }
   std::size_t size() const { return requests_.size(); }
   std::size_t bytes() const { return bytes_; }
   // The key of its commands; nothing if none has one.
@@ -48,10 +50,13 @@ class Transaction {
   std::optional<std::string> run(Conversation& conversation, std::size_t most_bytes);
 
  private:
+  std::string refuse(const Request& request, std::size_t most_commands, std::size_t most_bytes);
+
   std::vector<std::unique_ptr<Request>> requests_;
   std::optional<std::string> key_;
   std::size_t bytes_ = 0;
   bool spoiled_ = false;
+  std::string refusal_;
 };
 
 void do_multi(Conversation&, Request&);
