@@ -117,7 +117,10 @@ Task<void> Pool::pay_debt(Bond& bond) {
   Turn turn(port_.random() % std::max<std::uint64_t>(bond.table->positions(), 1));
   while (room.owed > 0 && !turn.over && bond.session->alive() && !closing_) {
     const Result<Page> sample = co_await take_sample(bond, turn);
-    if (!sample.ok()) break;
+    if (!sample.ok()) {
+      ++room.failed;
+      break;
+    }
     co_await remove_some(bond, *sample);
     room.paid.wake_all();
   }
@@ -152,7 +155,8 @@ Task<Result<Page>> Pool::take_sample(Bond& bond, Turn& turn) {
   co_return sample;
 }
 
-std::vector<const std::string*> Pool::choose(const Page& page) {
+// Returns the keys of a sample that may go, those first that should; `most` becomes how many of them should.
+std::vector<const std::string*> Pool::choose(const Page& page, std::size_t& most) {
   struct Candidate {
     const std::string* key;
     std::uint64_t rank;
@@ -172,27 +176,30 @@ std::vector<const std::string*> Pool::choose(const Page& page) {
       candidates.push_back({&key, rank(policy_.by(), use, at, port_.random())});
     }
   }
-  const std::size_t go = (candidates.size() + kChosen - 1) / kChosen;
-  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(go), candidates.end(),
-                    [](const Candidate& a, const Candidate& b) { return a.rank > b.rank; });
-  for (std::size_t i = 0; i < go; ++i) chosen.push_back(candidates[i].key);
+  most = chosen.size() + (candidates.size() + kChosen - 1) / kChosen;
+  std::ranges::sort(candidates, std::ranges::greater(), &Candidate::rank);
+  for (const Candidate& each : candidates) chosen.push_back(each.key);
   return chosen;
 }
 
 Task<void> Pool::remove_some(Bond& bond, const Page& page) {
-  const std::vector<const std::string*> chosen = choose(page);
-  for (std::size_t from = 0; from < chosen.size() && bond.room.owed > 0; from += kAtOnce) {
+  std::size_t most = 0;
+  const std::vector<const std::string*> chosen = choose(page, most);
+  auto next = chosen.begin();
+  while (most > 0 && next != chosen.end() && bond.room.owed > 0) {
     task::Scope scope;
-    for (std::size_t i = from; i < std::min(chosen.size(), from + kAtOnce); ++i) {
-      scope.spawn(remove_one(bond, *chosen[i]));
+    for (std::size_t n = 0; n < kAtOnce && most > 0 && next != chosen.end(); ++next) {
+      Gates::Pass pass = gates_.enter_now(Gates::hash(**next));
+      if (!pass) continue;  // this client is changing it: the next one goes in its place
+      scope.spawn(remove_one(bond, **next, std::move(pass)));
+      ++n;
+      --most;
     }
     co_await scope.join();
   }
 }
 
-Task<void> Pool::remove_one(Bond& bond, const std::string& key) {
-  const Gates::Pass pass = gates_.enter_now(Gates::hash(key));
-  if (!pass) co_return;  // this client is changing it
+Task<void> Pool::remove_one(Bond& bond, const std::string& key, Gates::Pass) {
   Eviction eviction(*this);
   const Result<bool> done = co_await bond.table->modify(key, eviction, port_.now() + patience(), bond.room.cost);
   if (!done.ok()) ++bond.room.failed;

@@ -244,9 +244,9 @@ class Pool final : public Kv {
   void make_room_ahead(Bond& bond);
   static std::uint64_t heap_bytes(const Bond& bond);
   // Returns the keys of a page that go: what has expired, and a part of what the policy allows.
-  std::vector<const std::string*> choose(const Page& page);
+  std::vector<const std::string*> choose(const Page& page, std::size_t& most);
   task::Task<void> remove_some(Bond& bond, const Page& page);
-  task::Task<void> remove_one(Bond& bond, const std::string& key);
+  task::Task<void> remove_one(Bond& bond, const std::string& key, Gates::Pass);
   std::uint64_t hash_of(std::string_view key) const;
   // Notes that an operation has used its key.
   void used(const Account& account);
