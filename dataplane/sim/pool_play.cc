@@ -29,13 +29,14 @@ std::string ballast_named(std::size_t client, std::size_t index) {
   return "ballast-" + std::to_string(client) + "-" + std::to_string(index);
 }
 
-// Some pools are filled. What nobody may remove could also be what no move finds room for.
+// Some pools are filled. What nobody may remove, or what clients hold that have died or stand still, could also be what
+// no move finds room for.
 void fill(PoolSetting& s, std::uint64_t seed) {
   Random random(base::mix(seed) ^ 0xf011);
   if (!random.chance(0.2) || s.geometry.tables > 16) return;  // so many tables leave no room for ballast
   s.eviction = static_cast<v1alpha1::Eviction>(random.below(v1alpha1::Eviction_ARRAYSIZE));
   s.ballast = kBallastOfANode * s.nodes / s.clients;
-  if (s.eviction == v1alpha1::EVICTION_NOEVICTION) s.moves = 0;
+  if (!client::EvictionPolicy::of(s.eviction).allows(index::kNoExpiry) || s.deaths + s.stops > 0) s.moves = 0;
 }
 
 PoolSetting draw(std::uint64_t seed) {
