@@ -121,6 +121,25 @@ TEST_P(PoolEvictionTest, AFullPoolTakesNewKeysInThePlaceOfUnusedOnes) {
             static_cast<std::ptrdiff_t>(there.size()) / 10);
 }
 
+// Where a node has room for a few keys, a sample is all of them, and the one that would go first is the one that the write
+// holds: the least used. Another goes.
+TEST_P(PoolEvictionTest, AWriteToTheLeastUsedOfAFewLargeKeysFindsRoom) {
+  publish_with(v1alpha1::EVICTION_ALLKEYS_LRU);
+  Client& client = connected();
+  constexpr int kKeys = 12;
+  const auto put_each = [](Client& of, std::size_t bytes, std::vector<base::Status>& answers) -> Task<void> {
+    const std::string value(bytes, 'v');
+    for (int i = 0; i < kKeys; ++i) answers.push_back(co_await of.pool->put("large-" + std::to_string(i), value));
+  };
+  for (std::size_t round = 0; round < 8; ++round) {
+    std::vector<base::Status> answers;
+    run(client, put_each(client, 600'000 + 20'000 * (round % 3), answers));
+    for (const base::Status& answer : answers)
+      EXPECT_TRUE(answer.ok()) << "round " << round << ": " << answer.message();
+  }
+  EXPECT_GT(evicted(), 0u);
+}
+
 TEST_P(PoolEvictionTest, TwoClientsFillAPoolTogether) {
   publish_with(v1alpha1::EVICTION_ALLKEYS_RANDOM);
   Client& a = connected();

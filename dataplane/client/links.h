@@ -51,7 +51,7 @@ struct Pool::Room {
   bool paying = false;    // pay_debt() runs, and refers to it
   session::WaitQueue paid;
   std::uint64_t removed = 0;     // keys, ever
-  std::uint64_t failed = 0;      // removals, ever: of keys that are on their way to another memory node, among others
+  std::uint64_t failed = 0;      // removals and looks for keys, ever: others may succeed
   std::uint64_t vain_turns = 0;  // through the table, that found no key to remove
   Nanos full_at = 0;             // when a write last found no room
   Nanos full_until = 0;          // unless another one does
