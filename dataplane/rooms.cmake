@@ -29,10 +29,10 @@ farpool_room(map DEPS proto layout session fabric task base)
 farpool_room(directory DEPS session layout fabric task base FUZZ_RUNS 10000)
 farpool_room(heap DEPS session layout fabric task base)
 farpool_room(index DEPS proto session layout fabric task base)
-farpool_room(index/race LONG DEPS index directory heap session layout fabric task base TEST_DEPS sim node fabric/sim
+farpool_room(index/race OPTIMISED DEPS index directory heap session layout fabric task base TEST_DEPS sim node fabric/sim
              FUZZED scan.cc verify.cc)
 farpool_room(index/rcuckoo DEPS index heap session layout fabric task base TEST_DEPS sim node fabric/sim FUZZED repair.cc scan.cc verify.cc)
-farpool_room(index/outback LONG DEPS proto index session layout fabric task base TEST_DEPS fabric/sim TEST_LIBS rapidcheck
+farpool_room(index/outback OPTIMISED DEPS proto index session layout fabric task base TEST_DEPS fabric/sim TEST_LIBS rapidcheck
              THREADS ONE_THREAD *Crash*:*GrowthDeaths*:NodeTableSpace.*:BuildTest.*)
 set_property(TEST index_outback APPEND PROPERTY ENVIRONMENT RC_PARAMS=seed=1)
 farpool_room(index/cuckooduo DEPS index heap session layout fabric task base)
@@ -45,10 +45,10 @@ add_executable(rcuckoo_fill bench/rcuckoo_fill_main.cc)
 target_link_libraries(rcuckoo_fill PRIVATE index_rcuckoo)
 add_executable(race_fill bench/race_fill_main.cc)
 target_link_libraries(race_fill PRIVATE index_race)
-farpool_room(client LONG DEPS proto protocols index map session layout fabric task base TEST_DEPS node fabric/sim
+farpool_room(client OPTIMISED DEPS proto protocols index map session layout fabric task base TEST_DEPS node fabric/sim
              FUZZ_DEPS node fabric/sim FUZZ_RUNS 300)
 farpool_room(front/resp DEPS net task base THREADS)
-farpool_room(control DEPS net base LIBS proto_grpc prometheus-cpp::core PkgConfig::MICROHTTPD THREADS)
+farpool_room(control OPTIMISED DEPS net base LIBS proto_grpc prometheus-cpp::core PkgConfig::MICROHTTPD THREADS)
 set_property(TEST control APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/control/tsan.suppressions)
 farpool_room(node DEPS proto protocols map session directory index layout fabric task base TEST_DEPS sim fabric/tcp fabric/session_port fabric/sim THREADS ONE_THREAD Heap*
              FUZZ_DEPS sim fabric/sim FUZZ_RUNS 2000)
@@ -57,10 +57,10 @@ add_executable(toy_protocol_test protocols/toy/toy_test.cc protocols/toy/toy.cc 
 target_link_libraries(toy_protocol_test PRIVATE client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME toy_protocol COMMAND toy_protocol_test)
 set_tests_properties(toy_protocol PROPERTIES LABELS room TIMEOUT 900)
-farpool_room(sim LONG DEPS proto protocols node client index/outback index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
+farpool_room(sim OPTIMISED DEPS proto protocols node client index/outback index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
 # The longest of all tests: the others run beside it, not before.
 set_property(TEST sim PROPERTY COST 300)
-farpool_room(index/contract LONG DEPS sim node protocols index heap session layout fabric/tcp fabric/session_port fabric/sim fabric net task base)
+farpool_room(index/contract OPTIMISED DEPS sim node protocols index heap session layout fabric/tcp fabric/session_port fabric/sim fabric net task base)
 target_link_libraries(index_contract_lab_test PRIVATE fabric_verbs)
 # Memory nodes and pools of Outback: what of its room needs the rooms above.
 add_executable(outback_pool_test protocols/outback/pool_test.cc protocols/outback/memory_test.cc
