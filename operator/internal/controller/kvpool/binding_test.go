@@ -30,7 +30,10 @@ func (w *world) takes(shard *fakeAgent, passwords ...string) {
 // bound is the password that applications have; empty: they have no Secret, or one that the status does not name.
 func (w *world) bound() string {
 	secret := &corev1.Secret{}
-	if err := k8s.Get(w.ctx, w.key("cache-binding"), secret); err != nil || w.current().Status.Binding == nil || w.current().Status.Binding.Name != secret.Name {
+	if err := k8s.Get(w.ctx, w.key("cache-binding"), secret); err != nil {
+		return ""
+	}
+	if named := w.current().Status.Binding; named == nil || named.Name != secret.Name {
 		return ""
 	}
 	return string(secret.Data["password"])
