@@ -186,7 +186,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 	},
 		// So many keys that moving them takes longer than what is done meanwhile.
 		Entry("of RACE", SpecTimeout(25*time.Minute), "{protocol: RACE, race: {tables: 16, tablePercent: 5}}", uint32(200_000)),
-		Entry("of Outback", SpecTimeout(25*time.Minute), "{protocol: Outback, outback: {tablePercent: 10}}", uint32(200_000)),
+		Entry("of Outback", SpecTimeout(25*time.Minute), "{protocol: Outback, outback: {tablePercent: 10}}", uint32(500_000)),
 		// Moving a key takes about twice as many trips.
 		Entry("of RCuckoo", SpecTimeout(25*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 5}}", uint32(120_000)))
 
