@@ -132,6 +132,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "locks through a SwordBox, over SoftRoCE" go run ./hack/lab -timeout 20m -- build/release/apps_lab_test --gtest_brief=1 --gtest_filter='*Swordbox*'
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
+	@$(STEP) "documentation as a site" $(MAKE) site
 	@$(STEP) fuzzers $(MAKE) fuzz
 	@$(STEP) "e2e on clusters of IPv6, of two families, and with policies enforced" $(MAKE) e2e-clusters
 	@$(STEP) "e2e over RDMA between two nodes" $(MAKE) e2e-softroce SOFTROCE_WORKERS=2
@@ -295,6 +296,10 @@ fmt: ## put sources into their format
 .PHONY: generate
 generate: ## protobuf, deep copies, CRDs and RBAC from api/
 	@api/generate.sh
+
+.PHONY: site
+site: ## the documentation as a site, in build/site: a link that leads nowhere fails it
+	@hack/site/build
 
 .PHONY: clean
 clean: ## remove what was built in the tree; the cache outside it stays

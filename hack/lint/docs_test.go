@@ -244,3 +244,24 @@ func TestGoldenTracesInPagesAreThoseOfTheirFiles(t *testing.T) {
 		t.Fatal("found no trace in a page: the check looked in the wrong place")
 	}
 }
+
+// TestTestedVersionsAreThePinnedOnes compares the page of tested versions with the pins.
+func TestTestedVersionsAreThePinnedOnes(t *testing.T) {
+	pins, err := os.ReadFile(filepath.Join(root, "hack/kindctl/tools.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/tested.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?:kubernetesVersion = |\{name: (\w+|"[a-z-]+"), .*version: )"v([0-9.]+)"`).FindAllStringSubmatch(string(pins), -1)
+	if len(found) < 7 {
+		t.Fatalf("found %d pins: the check looked in the wrong place", len(found))
+	}
+	for _, pin := range found {
+		if pin[1] != `"coredns"` && pin[1] != `"golangci-lint"` && !strings.Contains(string(page), pin[2]) {
+			t.Errorf("docs/tested.md does not have version %s of %s", pin[2], pin[1])
+		}
+	}
+}
