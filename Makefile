@@ -13,7 +13,7 @@ GO_TEST_FLAGS ?=
 CLUSTER ?= farpool
 WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
-E2E_FILTER ?= short
+E2E_FILTER ?= short && !wide
 CLUSTERS_CLUSTER ?= farpool-clusters
 SOFTROCE_CLUSTER ?= farpool-softroce
 SOFTROCE_WORKERS ?= 1
@@ -96,7 +96,7 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 .PHONY: test
 test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftRoCE, Go tests, short e2e on kind, over RDMA if that changed
 	@$(STEP) lint $(MAKE) lint
-	@$(STEP) clang-tidy $(MAKE) tidy
+	@$(STEP) clang-tidy $(MAKE) tidy TIDY=sources
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
@@ -115,6 +115,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 .PHONY: test-all
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER= RDMA_PARTS=
+	@$(STEP) "clang-tidy, all files" $(MAKE) tidy
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "figures in pages" $(MAKE) figures ARGS=-check
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
@@ -261,7 +262,7 @@ test-race: ## Go tests of hack, e2e and the operator's links under the race dete
 	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) ./hack/... ./e2e/... ./operator/internal/agent
 
 .PHONY: e2e
-e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
+e2e: images ## tests on a kind cluster of their own; E2E_FILTER=short runs more of them, E2E_FILTER= all in their long form, KEEP=1 leaves the cluster
 	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e -timeout $(if $(filter short,$(E2E_FILTER)),70m,150m) $(GO_TEST_FLAGS) $(ARGS)
 
 .PHONY: e2e-clusters
@@ -277,10 +278,12 @@ e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind
 lint: ## formats, linters, the arrows between rooms
 	@hack/check
 
+# The gate leaves the tests that did not change to `make test-all`.
+TIDY ?= .
 .PHONY: tidy
-tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped
+tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped. TIDY=sources leaves out tests and fuzzers that did not change
 	@cmake --build build/asan -j $(JOBS) --target proto proto_grpc
-	@hack/tidy build/asan
+	@hack/tidy build/asan $(TIDY)
 
 # Without apps: it finds fault with CLI11, which only they include.
 .PHONY: analyze
