@@ -15,6 +15,7 @@ WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
 E2E_FILTER ?= short && !wide
 CLUSTERS_CLUSTER ?= farpool-clusters
+RELEASE_CLUSTER ?= farpool-release
 SOFTROCE_CLUSTER ?= farpool-softroce
 SOFTROCE_WORKERS ?= 1
 # What pools over RDMA are made of: the gate has a cluster with them when it changed since hack/base, and when there is none to compare with.
@@ -136,6 +137,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "documentation as a site" $(MAKE) site
 	@$(STEP) fuzzers $(MAKE) fuzz
 	@$(STEP) "e2e on clusters of IPv6, of two families, and with policies enforced" $(MAKE) e2e-clusters
+	@$(STEP) "a release, installed" $(MAKE) e2e-release
 	@$(STEP) "e2e over RDMA between two nodes" $(MAKE) e2e-softroce SOFTROCE_WORKERS=2
 
 .PHONY: test-cpp
@@ -268,6 +270,10 @@ e2e: images ## tests on a kind cluster of their own; E2E_FILTER=short runs more 
 .PHONY: e2e-clusters
 e2e-clusters: images ## tests on a cluster with IPv6 alone, and on one with both families whose NetworkPolicies are enforced
 	@CLUSTER=$(CLUSTERS_CLUSTER) hack/e2e-clusters $(ARGS)
+
+.PHONY: e2e-release
+e2e-release: release ## a release installed on a kind cluster from build/distribution alone, over a registry on this machine
+	@CLUSTER=$(RELEASE_CLUSTER) hack/e2e-release
 
 # On this machine where its kernel has SoftRoCE, and otherwise with workers in QEMU guests.
 .PHONY: e2e-softroce
