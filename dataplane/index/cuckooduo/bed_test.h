@@ -61,22 +61,22 @@ class Bed {
 
   // Brings what a change wants until it READs nothing more.
   template <class Next>
-  Step drive(Change& change, const std::string& key, Next&& next) {
+  Advice drive(Planned& change, const std::string& key, Next&& next) {
     for (;;) {
-      const Step step = next(change);
-      if (step != Step::read) return step;
+      const Advice step = next(change);
+      if (step != Advice::read) return step;
       while (!change.wanted().empty()) learn(change, key, change.wanted().front());
       ++reads;
     }
   }
-  void learn(Change& change, const std::string& key, Place place) {
+  void learn(Planned& change, const std::string& key, Place place) {
     const Slot there = slot(place);
     ASSERT_TRUE(there.whole()) << place;
     const auto status = planner.learn(change, place, there.hash_under(kSecret), has_key(there, key));
     ASSERT_TRUE(status.ok()) << status.message();
   }
   // Returns the words that the change's effects WRITE, those of each effect in order of addresses, or the other way.
-  std::vector<Word> words(const Change& change, const std::string& key, const std::string& value, bool upwards) const {
+  std::vector<Word> words(const Planned& change, const std::string& key, const std::string& value, bool upwards) const {
     return words(change.effects(), vault, upwards, [&](base::MutableBytes into, const Effect& effect) {
       if (by_pointer(key)) return put_pointer(into, effect.place, effect.version, std::stoull(value), 1, hash_of(key));
       return put_pair(into, effect.place, effect.version, base::bytes_of(key), base::bytes_of(value));
@@ -106,11 +106,11 @@ class Bed {
   }
 
   // Whole operations.
-  Step put(const std::string& key, const std::string& value) {
-    Change& change = scratch;
-    if (!planner.begin(change, hash_of(key))) return Step::busy;
-    const Step step = drive(change, key, [this](Change& one) { return planner.put(one); });
-    if (step != Step::write) {
+  Advice put(const std::string& key, const std::string& value) {
+    Planned& change = scratch;
+    if (!planner.begin(change, hash_of(key))) return Advice::busy;
+    const Advice step = drive(change, key, [this](Planned& one) { return planner.put(one); });
+    if (step != Advice::write) {
       planner.abort(change);
       return step;
     }
@@ -119,11 +119,11 @@ class Bed {
     pairs[key] = value;
     return step;
   }
-  Step remove(const std::string& key) {
-    Change& change = scratch;
-    if (!planner.begin(change, hash_of(key))) return Step::busy;
-    const Step step = drive(change, key, [this](Change& one) { return planner.remove(one); });
-    if (step != Step::write) {
+  Advice remove(const std::string& key) {
+    Planned& change = scratch;
+    if (!planner.begin(change, hash_of(key))) return Advice::busy;
+    const Advice step = drive(change, key, [this](Planned& one) { return planner.remove(one); });
+    if (step != Advice::write) {
       planner.abort(change);
       return step;
     }
@@ -174,7 +174,7 @@ class Bed {
   }
 
   std::uint64_t reads = 0;  // trips
-  Change scratch;
+  Planned scratch;
 };
 
 }  // namespace farpool::cuckooduo

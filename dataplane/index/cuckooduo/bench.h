@@ -20,7 +20,7 @@ struct Owner::Bench {
     Place place = 0;
     base::Bytes bytes;  // of the slot, in one of the buffers
   };
-  Change change;
+  Planned change;
   std::vector<Place> places;            // that are being read
   std::vector<Held> held;               // slots that have been read
   std::vector<fabric::Buffer> buffers;  // of these, and of the extent of the key's pair

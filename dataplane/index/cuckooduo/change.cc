@@ -67,7 +67,7 @@ class Owner::Work {
   void settle();
   void drop_block();
 
-  Change& change() { return bench_->change; }
+  Planned& change() { return bench_->change; }
   bool exists() { return bench_->change.found() != kNowhere; }
   Status nothing_done(Code code, const std::string& what) const {
     return {code, what + " for " + std::string(wish_.name) + "; nothing was changed"};
@@ -187,16 +187,16 @@ Task<Result<Next>> Owner::Work::steps() {
   }
   for (;;) {
     switch (kind == Edit::Kind::put ? owner_.planner_->put(change()) : owner_.planner_->remove(change())) {
-      case Step::read:
+      case Advice::read:
         if (Status status = co_await read(); !status.ok()) co_return status;
         break;
-      case Step::write:
+      case Advice::write:
         co_return co_await write();
-      case Step::busy:
+      case Advice::busy:
         co_return Next::again;
-      case Step::absent:
+      case Advice::absent:
         base::check_failed("an erase of a key that is there", __FILE__, __LINE__);
-      case Step::full:
+      case Advice::full:
         co_return nothing_done(Code::out_of_memory, "table " + std::to_string(owner_.site_.table) + " with " +
                                                         std::to_string(owner_.index_->keys()) + " keys has no place");
     }

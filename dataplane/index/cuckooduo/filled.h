@@ -48,9 +48,9 @@ class Filled {
     const bool collides = index_.match(index_.spots(hash)) != kNowhere;
     FARPOOL_CHECK(planner_.begin(change_, hash));
     Cost cost{.inserts = 1};
-    Step step = Step::read;
+    Advice step = Advice::read;
     // A new key is known to be new: what its prints meet is read with the rest.
-    while ((step = planner_.put(change_)) == Step::read) {
+    while ((step = planner_.put(change_)) == Advice::read) {
       ++cost.trips;
       cost.reads += reads_for(change_.wanted());
       while (!change_.wanted().empty()) {
@@ -59,8 +59,8 @@ class Filled {
       }
     }
     collided_ += collides ? 1 : 0;
-    if (step != Step::write) {
-      FARPOOL_CHECK(step == Step::full);
+    if (step != Advice::write) {
+      FARPOOL_CHECK(step == Advice::full);
       planner_.abort(change_);
       ++(collides ? unresolved_ : without_a_path_);
       return false;
@@ -135,7 +135,7 @@ class Filled {
   Planner planner_;
   base::Random random_;
   std::vector<std::uint64_t> vault_;
-  Change change_;
+  Planned change_;
   std::vector<std::uint64_t> rows_;  // scratch
   Cost cost_;
   std::uint64_t collided_ = 0, unresolved_ = 0, without_a_path_ = 0;

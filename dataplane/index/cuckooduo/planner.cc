@@ -14,7 +14,7 @@ using base::Status;
 
 // --- An operation's begin and end
 
-bool Planner::begin(Change& change, std::uint64_t hash) {
+bool Planner::begin(Planned& change, std::uint64_t hash) {
   FARPOOL_CHECK(change.holder_ == 0);
   if (std::find(under_way_.begin(), under_way_.end(), hash) != under_way_.end()) return false;
   const FingerIndex::Candidates candidates = index_.find(hash);
@@ -35,7 +35,7 @@ bool Planner::begin(Change& change, std::uint64_t hash) {
   return true;
 }
 
-void Planner::end(Change& change) {
+void Planner::end(Planned& change) {
   FARPOOL_CHECK(change.holder_ != 0);
   for (const Place place : change.locked_) locks_.unlock(place);
   change.locked_.clear();
@@ -45,15 +45,15 @@ void Planner::end(Change& change) {
   change.holder_ = 0;
 }
 
-void Planner::abort(Change& change) { end(change); }
+void Planner::abort(Planned& change) { end(change); }
 
-void Planner::commit(Change& change) {
+void Planner::commit(Planned& change) {
   if (change.removes_) index_.clear(change.found_);
   // All places first: what one move leaves another may take.
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     if (move.from != kNowhere) index_.clear(move.from);
   }
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     index_.put(move.to, move.from == kNowhere ? change.hash_ : hash_of(change, move.from));
   }
   end(change);
@@ -61,7 +61,7 @@ void Planner::commit(Change& change) {
 
 // --- What has been read
 
-bool Planner::lock(Change& change, Place place) {
+bool Planner::lock(Planned& change, Place place) {
   const bool held = std::find(change.locked_.begin(), change.locked_.end(), place) != change.locked_.end();
   if (held) return true;
   if (!locks_.lock(place, change.holder_)) {
@@ -72,20 +72,20 @@ bool Planner::lock(Change& change, Place place) {
   return true;
 }
 
-bool Planner::saw(const Change& change, Place place) const {
+bool Planner::saw(const Planned& change, Place place) const {
   return std::any_of(change.seen_.begin(), change.seen_.end(),
                      [place](const auto& seen) { return seen.place == place; });
 }
 
-std::uint64_t Planner::hash_of(const Change& change, Place place) const {
+std::uint64_t Planner::hash_of(const Planned& change, Place place) const {
   const auto seen = std::find_if(change.seen_.begin(), change.seen_.end(),
-                                 [place](const Change::Seen& one) { return one.place == place; });
+                                 [place](const Planned::Seen& one) { return one.place == place; });
   FARPOOL_CHECK(seen != change.seen_.end());
   return seen->hash;
 }
 
 // Wants a slot read, unless it has been. False: another operation has locked it.
-bool Planner::want(Change& change, Place place) {
+bool Planner::want(Planned& change, Place place) {
   if (saw(change, place)) return true;
   if (std::find(change.wanted_.begin(), change.wanted_.end(), place) != change.wanted_.end()) return true;
   if (!lock(change, place)) return false;
@@ -93,7 +93,7 @@ bool Planner::want(Change& change, Place place) {
   return true;
 }
 
-Status Planner::learn(Change& change, Place place, std::uint64_t hash, bool same_key) {
+Status Planner::learn(Planned& change, Place place, std::uint64_t hash, bool same_key) {
   const auto wanted = std::find(change.wanted_.begin(), change.wanted_.end(), place);
   FARPOOL_CHECK(wanted != change.wanted_.end());
   if (!index_.may_be(place, hash) || (same_key && (hash != change.hash_ || change.found_ != kNowhere))) {
@@ -108,15 +108,15 @@ Status Planner::learn(Change& change, Place place, std::uint64_t hash, bool same
 
 // --- Changes of a key that is there
 
-Step Planner::remove(Change& change) {
-  if (!change.wanted_.empty()) return Step::read;
-  if (change.found_ == kNowhere) return Step::absent;
+Advice Planner::remove(Planned& change) {
+  if (!change.wanted_.empty()) return Advice::read;
+  if (change.found_ == kNowhere) return Advice::absent;
   change.effects_.push_back({Effect::Kind::clear, change.found_, kNowhere, 0});
   change.removes_ = true;
-  return Step::write;
+  return Advice::write;
 }
 
-Place Planner::free_of_stash(const Change& change) const {
+Place Planner::free_of_stash(const Planned& change) const {
   const Shape& shape = index_.shape();
   for (Place place = shape.stash_begin(); place < shape.end(); ++place) {
     if (!index_.taken(place) && !locks_.locked_for(place, change.holder_)) return place;
@@ -125,25 +125,25 @@ Place Planner::free_of_stash(const Change& change) const {
 }
 
 // The new pair is whole in the stash before the old one is touched.
-Step Planner::replace(Change& change) {
+Advice Planner::replace(Planned& change) {
   const Place spare = free_of_stash(change);
-  if (spare == kNowhere || !lock(change, spare)) return Step::busy;
+  if (spare == kNowhere || !lock(change, spare)) return Advice::busy;
   locks_.gain(spare);
   change.effects_.push_back({Effect::Kind::pair, spare, kNowhere, next_version_++});
   change.effects_.push_back({Effect::Kind::pair, change.found_, kNowhere, next_version_++});
   change.effects_.push_back({Effect::Kind::clear, spare, kNowhere, 0});
-  return Step::write;
+  return Advice::write;
 }
 
-Step Planner::put(Change& change) {
+Advice Planner::put(Planned& change) {
   FARPOOL_CHECK(change.holder_ != 0);
-  if (!change.wanted_.empty()) return Step::read;
+  if (!change.wanted_.empty()) return Advice::read;
   return change.found_ != kNowhere ? replace(change) : insert(change);
 }
 
 // --- Inserts
 
-Step Planner::insert(Change& change) {
+Advice Planner::insert(Planned& change) {
   change.blocked_ = false;
   change.moves_.clear();
   const Spots spots = index_.spots(change.hash_);
@@ -154,31 +154,31 @@ Step Planner::insert(Change& change) {
                         index_.find_print(firsts.begin, firsts.end, spots.first) != kNowhere ||
                         index_.find_print(seconds.begin, seconds.end, spots.second) != kNowhere;
   const bool placed = collides ? resolve(change, spots) : search(change, spots);
-  if (placed) return change.wanted_.empty() ? write(change) : Step::read;
-  if (change.blocked_) return Step::busy;
-  return try_stash(change) ? write(change) : change.blocked_ ? Step::busy : Step::full;
+  if (placed) return change.wanted_.empty() ? write(change) : Advice::read;
+  if (change.blocked_) return Advice::busy;
+  return try_stash(change) ? write(change) : change.blocked_ ? Advice::busy : Advice::full;
 }
 
-Step Planner::write(Change& change) {
-  for (const Change::Move& move : change.moves_) {
-    if (!lock(change, move.to)) return Step::busy;
+Advice Planner::write(Planned& change) {
+  for (const Planned::Move& move : change.moves_) {
+    if (!lock(change, move.to)) return Advice::busy;
   }
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     locks_.gain(move.to);
     const bool own = move.from == kNowhere;
     change.effects_.push_back({own ? Effect::Kind::pair : Effect::Kind::copy, move.to, move.from, next_version_++});
   }
   // What a move has left and nothing has taken.
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     const bool left =
         move.from != kNowhere && std::none_of(change.moves_.begin(), change.moves_.end(),
-                                              [&move](const Change::Move& other) { return other.to == move.from; });
+                                              [&move](const Planned::Move& other) { return other.to == move.from; });
     if (left) change.effects_.push_back({Effect::Kind::clear, move.from, kNowhere, 0});
   }
-  return Step::write;
+  return Advice::write;
 }
 
-bool Planner::try_stash(Change& change) {
+bool Planner::try_stash(Planned& change) {
   change.moves_.clear();
   const Shape& shape = index_.shape();
   if (index_.stashed() + shape.spares >= shape.stash || index_.twins(change.hash_) >= FingerIndex::kMostTwins)
@@ -192,10 +192,11 @@ bool Planner::try_stash(Change& change) {
   return true;
 }
 
-Place Planner::first_free(FingerIndex::Range range, const Change& change, std::span<const Change::Move> beside) const {
+Place Planner::first_free(FingerIndex::Range range, const Planned& change,
+                          std::span<const Planned::Move> beside) const {
   for (Place place = range.begin; place < range.end; ++place) {
     if (index_.print(place) != 0 || locks_.locked_for(place, change.holder_)) continue;
-    if (std::none_of(beside.begin(), beside.end(), [place](const Change::Move& move) { return move.to == place; }))
+    if (std::none_of(beside.begin(), beside.end(), [place](const Planned::Move& move) { return move.to == place; }))
       return place;
   }
   return kNowhere;
@@ -205,7 +206,7 @@ Place Planner::first_free(FingerIndex::Range range, const Change& change, std::s
 
 struct Planner::Rows {
   Planner& planner;
-  Change& change;
+  Planned& change;
 
   index::Sight sight(std::uint64_t) const { return index::Sight::known; }
   int empty_slot(std::uint64_t row) const {
@@ -238,7 +239,7 @@ struct Planner::Rows {
 
 // Takes the emptier bucket first, so that buckets fill evenly; but a slot with a first print before one in the second
 // array if the pairs with second prints would have to be read for that one.
-bool Planner::search(Change& change, const Spots& spots) {
+bool Planner::search(Planned& change, const Spots& spots) {
   const auto free = [this](FingerIndex::Range range) {
     int count = 0;
     for (Place place = range.begin; place < range.end; ++place) count += index_.print(place) == 0 ? 1 : 0;
@@ -259,7 +260,7 @@ bool Planner::search(Change& change, const Spots& spots) {
 
 // Reads the whole bucket of the first array and what collides in the second, and then tries to place the new key as the
 // others lie, with one of them moved, and with two of them moved.
-bool Planner::resolve(Change& change, const Spots& spots) {
+bool Planner::resolve(Planned& change, const Spots& spots) {
   const FingerIndex::Range all = index_.all_of(spots.row1), others = index_.all_of(spots.row2);
   movable_.clear();
   for (Place place = all.begin; place < all.end; ++place) {
@@ -279,7 +280,7 @@ bool Planner::resolve(Change& change, const Spots& spots) {
 }
 
 // Looks for a path by which a pair of the bucket can leave it, so that the others have more room.
-bool Planner::relieve(Change& change, const Spots& spots) {
+bool Planner::relieve(Planned& change, const Spots& spots) {
   const std::uint32_t path = index_.shape().path;
   if (path == 0) return false;
   relieved_.clear();
@@ -312,14 +313,14 @@ bool Planner::relieve(Change& change, const Spots& spots) {
 }
 
 // Returns where a key may go beside the moves so far: into an empty slot of each kind, or where one of them came from.
-Planner::Rooms Planner::rooms_for(const Change& change, const Spots& spots) const {
+Planner::Rooms Planner::rooms_for(const Planned& change, const Spots& spots) const {
   Rooms rooms;
   for (const FingerIndex::Range range :
        {index_.firsts_of(spots.row1), index_.all_of(spots.row2), index_.seconds_of(spots.row1)}) {
     if (const Place place = first_free(range, change, change.moves_); place != kNowhere)
       rooms.places[rooms.count++] = place;
   }
-  for (const Change::Move& left : change.moves_) {
+  for (const Planned::Move& left : change.moves_) {
     const std::uint64_t row = index_.shape().row_of(left.from);
     const bool taken = std::any_of(change.moves_.begin(), change.moves_.end(),
                                    [&left](const auto& move) { return move.to == left.from; });
@@ -329,7 +330,7 @@ Planner::Rooms Planner::rooms_for(const Change& change, const Spots& spots) cons
 }
 
 // Tries all ways to move that many others and place the new key. The moves are left in the change if one is good.
-bool Planner::arrange(Change& change, const Spots& spots, std::size_t movers) {
+bool Planner::arrange(Planned& change, const Spots& spots, std::size_t movers) {
   if (movers == 0) {
     const Rooms rooms = rooms_for(change, spots);
     for (std::size_t i = 0; i < rooms.count; ++i) {
@@ -356,27 +357,27 @@ bool Planner::arrange(Change& change, const Spots& spots, std::size_t movers) {
 
 // --- Whether every key is still found
 
-Planner::Content Planner::content(const Change& change, Place place) const {
-  for (const Change::Move& move : change.moves_) {
+Planner::Content Planner::content(const Planned& change, Place place) const {
+  for (const Planned::Move& move : change.moves_) {
     if (move.to != place) continue;
     const std::uint64_t hash = move.from == kNowhere ? change.hash_ : hash_of(change, move.from);
     return {index_.spots(hash).at(place, index_.shape()), move.from, move.from == kNowhere};
   }
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     if (move.from == place) return {};
   }
   return {index_.print(place), place, false};
 }
 
-std::uint64_t Planner::hash_of_content(const Change& change, const Content& content) const {
+std::uint64_t Planner::hash_of_content(const Planned& change, const Content& content) const {
   return content.own ? change.hash_ : hash_of(change, content.from);
 }
 
 // Judges the change's moves: are all pairs found where they are afterwards? Wants what has to be read to tell.
-Planner::Verdict Planner::judge(Change& change) {
+Planner::Verdict Planner::judge(Planned& change) {
   const std::size_t wanted_before = change.wanted_.size();
   const Spots own = index_.spots(change.hash_);
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     if (!want_for(change, move, own)) {
       // What was wanted for this alone is not read, but stays locked: the operation will soon end.
       change.wanted_.resize(wanted_before);
@@ -384,13 +385,13 @@ Planner::Verdict Planner::judge(Change& change) {
     }
   }
   if (change.wanted_.size() > wanted_before) return Verdict::unknown;
-  for (const Change::Move& move : change.moves_) {
+  for (const Planned::Move& move : change.moves_) {
     if (!may_lie(change, move)) return Verdict::bad;
   }
   return Verdict::good;
 }
 
-bool Planner::want_for(Change& change, const Change::Move& move, const Spots& own) {
+bool Planner::want_for(Planned& change, const Planned::Move& move, const Spots& own) {
   const Shape& shape = index_.shape();
   const auto read = [&](FingerIndex::Range range) {
     for (Place place = range.begin; place < range.end; ++place) {
@@ -410,7 +411,7 @@ bool Planner::want_for(Change& change, const Change::Move& move, const Spots& ow
 }
 
 // Says whether a pair is found at its new place, and every other pair of its buckets is still found at its own.
-bool Planner::may_lie(Change& change, const Change::Move& move) {
+bool Planner::may_lie(Planned& change, const Planned::Move& move) {
   const Shape& shape = index_.shape();
   const Spots its = index_.spots(move.from == kNowhere ? change.hash_ : hash_of(change, move.from));
   const std::uint64_t row = shape.row_of(move.to);

@@ -4,8 +4,8 @@
 //
 // The order for an operation:
 //   begin(change, hash)     busy: try again when another operation has ended
-//   READ change.wanted, and learn() for each, for as long as put() or remove() return Step::read
-//   carry out change.effects in their order when they return Step::write; then commit(). abort() instead if nothing
+//   READ change.wanted, and learn() for each, for as long as put() or remove() return Advice::read
+//   carry out change.effects in their order when they return Advice::write; then commit(). abort() instead if nothing
 //   has been WRITTEN
 // What a change has looked at stays locked until then.
 //
@@ -39,7 +39,7 @@ struct Effect {
   friend bool operator==(const Effect&, const Effect&) = default;
 };
 
-enum class Step : std::uint8_t {
+enum class Advice : std::uint8_t {
   read,    // READ what is wanted
   write,   // carry the effects out
   absent,  // the key is not in the table: a remove has nothing to do
@@ -48,7 +48,7 @@ enum class Step : std::uint8_t {
 };
 
 // One operation of one key. Its lists keep their room from one operation to the next.
-class Change {
+class Planned {
  public:
   std::uint64_t hash() const { return hash_; }
   // Returns the places to READ and learn.
@@ -88,17 +88,17 @@ class Planner {
   Planner(FingerIndex& index, std::uint64_t next_version) : index_(index), next_version_(next_version) {}
 
   // Locks the places where the key may be. False: another operation has one of them or the key itself; nothing is locked.
-  bool begin(Change& change, std::uint64_t hash);
+  bool begin(Planned& change, std::uint64_t hash);
   // Takes what a wanted slot has: the hash of its key, and whether it is the operation's own key. `corrupt`: it is not
   // what the index says, so that others than the owner have written into the vault.
-  base::Status learn(Change& change, Place place, std::uint64_t hash, bool same_key);
+  base::Status learn(Planned& change, Place place, std::uint64_t hash, bool same_key);
   // Inserts or replaces the pair.
-  Step put(Change& change);
-  Step remove(Change& change);
+  Advice put(Planned& change);
+  Advice remove(Planned& change);
   // Ends an operation whose effects have all completed.
-  void commit(Change& change);
+  void commit(Planned& change);
   // Ends an operation of which no effect has begun.
-  void abort(Change& change);
+  void abort(Planned& change);
 
   std::uint64_t next_version() const { return next_version_; }
   const FingerIndex& index() const { return index_; }
@@ -110,29 +110,29 @@ class Planner {
   enum class Verdict : std::uint8_t { good, unknown, bad };
   struct Rows;  // what the path search sees
 
-  bool want(Change& change, Place place);
-  bool saw(const Change& change, Place place) const;
-  std::uint64_t hash_of(const Change& change, Place place) const;
-  bool lock(Change& change, Place place);
-  void end(Change& change);
+  bool want(Planned& change, Place place);
+  bool saw(const Planned& change, Place place) const;
+  std::uint64_t hash_of(const Planned& change, Place place) const;
+  bool lock(Planned& change, Place place);
+  void end(Planned& change);
 
-  Step insert(Change& change);
-  bool search(Change& change, const Spots& spots);
-  bool resolve(Change& change, const Spots& spots);
+  Advice insert(Planned& change);
+  bool search(Planned& change, const Spots& spots);
+  bool resolve(Planned& change, const Spots& spots);
   static constexpr std::size_t kMostMovers = 2;  // others that are moved because prints collide
   struct Rooms {
     std::array<Place, 3 + Shape::kMostPath + kMostMovers> places{};
     std::size_t count = 0;
   };
-  Rooms rooms_for(const Change& change, const Spots& spots) const;
-  bool relieve(Change& change, const Spots& spots);
-  bool arrange(Change& change, const Spots& spots, std::size_t movers);
-  bool try_stash(Change& change);
-  Step replace(Change& change);
-  Step write(Change& change);
-  Place free_of_stash(const Change& change) const;
+  Rooms rooms_for(const Planned& change, const Spots& spots) const;
+  bool relieve(Planned& change, const Spots& spots);
+  bool arrange(Planned& change, const Spots& spots, std::size_t movers);
+  bool try_stash(Planned& change);
+  Advice replace(Planned& change);
+  Advice write(Planned& change);
+  Place free_of_stash(const Planned& change) const;
   // Returns the first empty place of a range that no other operation has locked and no move of `beside` takes.
-  Place first_free(FingerIndex::Range range, const Change& change, std::span<const Change::Move> beside) const;
+  Place first_free(FingerIndex::Range range, const Planned& change, std::span<const Planned::Move> beside) const;
 
   // What would lie at a place after the change's moves.
   struct Content {
@@ -140,11 +140,11 @@ class Planner {
     Place from = kNowhere;
     bool own = false;
   };
-  Content content(const Change& change, Place place) const;
-  Verdict judge(Change& change);
-  bool want_for(Change& change, const Change::Move& move, const Spots& spots);
-  bool may_lie(Change& change, const Change::Move& move);
-  std::uint64_t hash_of_content(const Change& change, const Content& content) const;
+  Content content(const Planned& change, Place place) const;
+  Verdict judge(Planned& change);
+  bool want_for(Planned& change, const Planned::Move& move, const Spots& spots);
+  bool may_lie(Planned& change, const Planned::Move& move);
+  std::uint64_t hash_of_content(const Planned& change, const Content& content) const;
 
   FingerIndex& index_;
   std::uint64_t next_version_;

@@ -24,12 +24,12 @@ struct Table {
   std::array<int, 64> vault{};  // the key at each place, from 1 on; 0: none
   std::array<std::uint64_t, kKeys + 1> hashes{};
   std::array<bool, kKeys + 1> there{};
-  duo::Change change;
+  duo::Planned change;
 
   void run(int key, bool removes) {
     FARPOOL_CHECK(planner.begin(change, hashes[static_cast<std::size_t>(key)]));
-    duo::Step step = duo::Step::read;
-    while ((step = removes ? planner.remove(change) : planner.put(change)) == duo::Step::read) {
+    duo::Advice step = duo::Advice::read;
+    while ((step = removes ? planner.remove(change) : planner.put(change)) == duo::Advice::read) {
       while (!change.wanted().empty()) {
         const duo::Place place = change.wanted().front();
         const int lies = vault[place];
@@ -38,9 +38,9 @@ struct Table {
     }
     bool& is_there = there[static_cast<std::size_t>(key)];
     FARPOOL_CHECK((change.found() != duo::kNowhere) == is_there);
-    FARPOOL_CHECK(step == duo::Step::write ||
-                  (removes ? step == duo::Step::absent && !is_there : step == duo::Step::full && !is_there));
-    if (step != duo::Step::write) {
+    FARPOOL_CHECK(step == duo::Advice::write ||
+                  (removes ? step == duo::Advice::absent && !is_there : step == duo::Advice::full && !is_there));
+    if (step != duo::Advice::write) {
       planner.abort(change);
       return;
     }

@@ -42,13 +42,13 @@ TEST(PlannerTest, ATableHasWhatWasPut) {
       const std::string key = key_of(random.below(60));
       const bool there = bed.pairs.contains(key);
       if (random.below(3) == 0) {
-        EXPECT_EQ(bed.remove(key), there ? Step::write : Step::absent);
+        EXPECT_EQ(bed.remove(key), there ? Advice::write : Advice::absent);
       } else {
-        const Step step = bed.put(key, std::to_string(i));
+        const Advice step = bed.put(key, std::to_string(i));
         met.replaced += there ? 1 : 0;
-        met.moved += step == Step::write ? bed.scratch.moves() : 0;
-        met.full += step == Step::full ? 1 : 0;
-        ASSERT_TRUE(step == Step::write || (step == Step::full && !there));
+        met.moved += step == Advice::write ? bed.scratch.moves() : 0;
+        met.full += step == Advice::full ? 1 : 0;
+        ASSERT_TRUE(step == Advice::write || (step == Advice::full && !there));
       }
       met.stashed += bed.index.stashed();
       for (Place place = 0; place < bed.shape.stash_begin(); ++place) {
@@ -68,7 +68,7 @@ TEST(PlannerTest, ATableHasWhatWasPut) {
 
 TEST(PlannerTest, AnInsertWithRoomIsOneWrite) {
   Bed bed({.buckets = 1000});
-  for (int i = 0; i < 2000; ++i) ASSERT_EQ(bed.put("k" + std::to_string(i), "v"), Step::write);
+  for (int i = 0; i < 2000; ++i) ASSERT_EQ(bed.put("k" + std::to_string(i), "v"), Advice::write);
   EXPECT_EQ(bed.reads, 0u);
   ASSERT_EQ(bed.scratch.effects().size(), 1u);
   EXPECT_EQ(bed.scratch.effects()[0].kind, Effect::Kind::pair);
@@ -76,9 +76,9 @@ TEST(PlannerTest, AnInsertWithRoomIsOneWrite) {
 
 TEST(PlannerTest, AReplacementIsWholeInTheStashFirst) {
   Bed bed({.buckets = 10});
-  ASSERT_EQ(bed.put("k", "v"), Step::write);
+  ASSERT_EQ(bed.put("k", "v"), Advice::write);
   const Place place = bed.scratch.effects()[0].place;
-  ASSERT_EQ(bed.put("k", "w"), Step::write);
+  ASSERT_EQ(bed.put("k", "w"), Advice::write);
   EXPECT_EQ(bed.reads, 1u);
   ASSERT_EQ(bed.scratch.effects().size(), 3u);
   EXPECT_TRUE(bed.shape.in_stash(bed.scratch.effects()[0].place));
@@ -98,11 +98,11 @@ TEST(PlannerTest, TheOwnerMayDieAfterAnyEffect) {
       const std::string key = key_of(random.below(56));
       const bool removes = random.below(4) == 0;
       const std::string value = std::to_string(i);
-      Change change;
+      Planned change;
       ASSERT_TRUE(bed.planner.begin(change, Bed::hash_of(key)));
-      const Step step =
-          bed.drive(change, key, [&](Change& one) { return removes ? bed.planner.remove(one) : bed.planner.put(one); });
-      if (step != Step::write) {
+      const Advice step = bed.drive(
+          change, key, [&](Planned& one) { return removes ? bed.planner.remove(one) : bed.planner.put(one); });
+      if (step != Advice::write) {
         bed.planner.abort(change);
         continue;
       }
@@ -202,7 +202,7 @@ class Crowd {
 
  private:
   struct Job {
-    Change change;
+    Planned change;
     bool running = false, removes = false;
     std::string key, value;
     std::vector<Word> words;
@@ -219,15 +219,15 @@ class Crowd {
     met.busy += job.running ? 0 : 1;
   }
   void plan(Job& job) {
-    const Step step = job.removes ? bed_.planner.remove(job.change) : bed_.planner.put(job.change);
-    if (step == Step::read) return;
-    if (step == Step::write) {
+    const Advice step = job.removes ? bed_.planner.remove(job.change) : bed_.planner.put(job.change);
+    if (step == Advice::read) return;
+    if (step == Advice::write) {
       met.moved += job.change.moves();
       job.words = bed_.words(job.change, job.key, job.value, random_.below(2) == 0);
       return;
     }
-    met.busy += step == Step::busy ? 1 : 0;
-    met.full += step == Step::full ? 1 : 0;
+    met.busy += step == Advice::busy ? 1 : 0;
+    met.full += step == Advice::full ? 1 : 0;
     bed_.planner.abort(job.change);
     job.running = false;
   }
@@ -264,7 +264,7 @@ TEST(PlannerTest, ChangesAtOnceDoNotDisturbEachOther) {
 
 TEST(PlannerTest, OneChangeOfAKeyAtATime) {
   Bed bed({.buckets = 10});
-  Change one, other;
+  Planned one, other;
   ASSERT_TRUE(bed.planner.begin(one, 5));
   EXPECT_FALSE(bed.planner.begin(other, 5));
   bed.planner.abort(one);
@@ -275,8 +275,8 @@ TEST(PlannerTest, OneChangeOfAKeyAtATime) {
 
 TEST(PlannerTest, AnotherWriterIsNoticed) {
   Bed bed({.buckets = 10});
-  ASSERT_EQ(bed.put("k", "v"), Step::write);
-  Change change;
+  ASSERT_EQ(bed.put("k", "v"), Advice::write);
+  Planned change;
   ASSERT_TRUE(bed.planner.begin(change, Bed::hash_of("k")));
   ASSERT_EQ(change.wanted().size(), 1u);
   const auto status = bed.planner.learn(change, change.wanted()[0], Bed::hash_of("k") + (1ull << 62), false);
@@ -292,13 +292,13 @@ TEST(PlannerTest, KeysOfOneHashTakeFewPlaces) {
   Planner planner(index, 1);
   std::size_t placed = 0;
   for (;; ++placed) {
-    Change change;
+    Planned change;
     ASSERT_TRUE(planner.begin(change, 99));
-    Step step = Step::read;
-    while ((step = planner.put(change)) == Step::read) {
+    Advice step = Advice::read;
+    while ((step = planner.put(change)) == Advice::read) {
       while (!change.wanted().empty()) ASSERT_TRUE(planner.learn(change, change.wanted().front(), 99, false).ok());
     }
-    if (step == Step::full) {
+    if (step == Advice::full) {
       planner.abort(change);
       break;
     }

@@ -44,7 +44,7 @@ class Replica::Lookup {
  private:
   enum class Seen : std::uint8_t { hit, absent, unsure };
   // Where a reading has the slots of the first bucket, of the second and of the stash.
-  struct Part {
+  struct Stretch {
     Place begin = 0;
     std::uint64_t slots = 0;
   };
@@ -54,16 +54,16 @@ class Replica::Lookup {
   Task<Result<Seen>> judge(Bytes reading, bool settled);
   Task<Result<Seen>> judge_slot(const Slot& slot);
   void learn(Bytes reading);
-  std::uint64_t bytes_of(const Part& part) const { return part.slots * shape_.slot_bytes; }
-  std::array<Part, 3> parts() const {
-    return {Part{shape_.place(spots_.row1, 0), shape_.slots}, Part{shape_.place(spots_.row2, 0), shape_.slots},
-            Part{shape_.stash_begin(), shape_.stash}};
+  std::uint64_t bytes_of(const Stretch& part) const { return part.slots * shape_.slot_bytes; }
+  std::array<Stretch, 3> parts() const {
+    return {Stretch{shape_.place(spots_.row1, 0), shape_.slots}, Stretch{shape_.place(spots_.row2, 0), shape_.slots},
+            Stretch{shape_.stash_begin(), shape_.stash}};
   }
   // Calls `with` for each slot of a reading and its place, until it returns false.
   template <class With>
   void each(Bytes reading, With&& with) const {
     std::uint64_t at = 0;
-    for (const Part& part : parts()) {
+    for (const Stretch& part : parts()) {
       for (Place place = part.begin; place < part.begin + part.slots; ++place, at += shape_.slot_bytes) {
         if (!with(place, read_slot(reading.subspan(at, shape_.slot_bytes), place))) return;
       }
@@ -142,7 +142,7 @@ Task<Status> Replica::Lookup::read(fabric::Buffer& into) {
   std::array<Op, 3> chain;
   std::size_t count = 0;
   std::uint64_t at = 0;
-  for (const Part& part : parts()) {
+  for (const Stretch& part : parts()) {
     chain[count++] = Op::read(replica_.site_.at(part.begin), into.span().subspan(at, bytes_of(part)));
     at += bytes_of(part);
   }
