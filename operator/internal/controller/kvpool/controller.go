@@ -753,15 +753,11 @@ func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, 
 			told = append(told, i)
 		}
 	}
-	// Statuses with steps that people have heard of are written later, and the pool's own last, once there was time for all others: by then, what it says of them is
-	// true.
+	// Statuses with steps that people have heard of are written later, and the pool's own last: by then, what it says of the others is true. A look that had no time
+	// for one of them has none for the pool's.
 	sideBySide(len(quiet), func(i int) { write(quiet[i]) })
 	sideBySide(len(told), func(i int) { write(told[i]) })
-	if slices.ContainsFunc(results, func(err error) bool { return errors.Is(err, apply.ErrLater) }) {
-		results[last] = apply.ErrLater
-	} else {
-		write(last)
-	}
+	write(last)
 	var failures []error
 	unwritten := map[types.UID]bool{}
 	for i, err := range results {
