@@ -847,6 +847,7 @@ func (d *decision) targets() {
 	if d.Authority == nil {
 		return
 	}
+	d.Targets = make([]agent.Target, 0, len(d.nodes)+len(d.ComputePods))
 	add := func(pod *corev1.Pod, role farpoolv1alpha1.Role, holder, mapKey string) {
 		if pod == nil || pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning || !pod.DeletionTimestamp.IsZero() {
 			return
