@@ -25,9 +25,15 @@ constexpr Print print_from(std::uint32_t bits16, std::uint32_t print_bits) {
   return static_cast<Print>(1 + (bits16 * ((1u << print_bits) - 1) >> 16));
 }
 
+// The second array's bucket is one of so many, whatever the first print is: a scan of some buckets of the first array
+// reads as many of the second for each stride, and finds every key of theirs. In the paper each print has its own.
+inline constexpr std::uint32_t kStrides = 31;
+constexpr std::uint32_t stride(std::uint32_t number, std::uint32_t buckets, std::uint64_t salt) {
+  return static_cast<std::uint32_t>((base::mix(~salt ^ number) >> 32) * buckets >> 32);
+}
 // Returns how far the second array's bucket is behind the first array's, from the first print.
 constexpr std::uint32_t displacement(Print first, std::uint32_t buckets, std::uint64_t salt) {
-  return static_cast<std::uint32_t>((base::mix(salt ^ first) >> 32) * buckets >> 32);
+  return stride(static_cast<std::uint32_t>((base::mix(salt ^ first) >> 32) * kStrides >> 32), buckets, salt);
 }
 // Returns the bucket of the second array.
 constexpr std::uint32_t forth(std::uint32_t bucket, Print first, std::uint32_t buckets, std::uint64_t salt) {
