@@ -2,7 +2,7 @@
 #include "index/cuckooduo/scan.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -33,7 +33,8 @@ using task::Task;
 
 namespace {
 
-constexpr std::uint64_t kMostBuckets = 16;             // of the first array that a page is of
+constexpr std::uint64_t kMostBuckets = 16;             // of the first array, of one reading
+constexpr std::uint64_t kMostReadings = 16;            // of one step
 constexpr std::uint64_t kUnequalReadings = 3;          // before a page is of fewer buckets
 static_assert(2 * kStrides + 2 <= fabric::kMaxChain);  // a stride's buckets may go round
 
@@ -246,9 +247,20 @@ Task<Result<bool>> Scan::read_keys(Page& page) {
 }  // namespace
 
 Task<Result<Page>> scan(Scanning scanning, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost) {
-  if (position >= scanning.site.shape.buckets) co_return Page();
-  Scan scan(scanning, position, count, deadline, cost);
-  co_return co_await scan.run();
+  Page all;
+  if (position >= scanning.site.shape.buckets) co_return all;
+  for (std::uint64_t readings = 0; readings < kMostReadings; ++readings) {
+    Scan scan(scanning, position, std::max<std::uint64_t>(count, all.keys.size()) - all.keys.size(), deadline, cost);
+    Result<Page> page = co_await scan.run();
+    if (!page.ok()) co_return page.status();
+    for (const Page::Expiry& expiry : page->expiries) {
+      all.expiries.push_back({all.keys.size() + expiry.key, expiry.at});
+    }
+    std::move(page->keys.begin(), page->keys.end(), std::back_inserter(all.keys));
+    all.next = position = page->next;
+    if (all.next == 0 || all.keys.size() >= count) break;
+  }
+  co_return all;
 }
 
 }  // namespace farpool::cuckooduo
