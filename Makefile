@@ -13,8 +13,9 @@ GO_TEST_FLAGS ?=
 CLUSTER ?= farpool
 WORKERS ?= 2
 E2E_CLUSTER ?= farpool-e2e
-E2E_FILTER ?= short
+E2E_FILTER ?= short && !wide
 CLUSTERS_CLUSTER ?= farpool-clusters
+RELEASE_CLUSTER ?= farpool-release
 SOFTROCE_CLUSTER ?= farpool-softroce
 SOFTROCE_WORKERS ?= 1
 # What pools over RDMA are made of: the gate has a cluster with them when it changed since hack/base, and when there is none to compare with.
@@ -96,7 +97,7 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 .PHONY: test
 test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftRoCE, Go tests, short e2e on kind, over RDMA if that changed
 	@$(STEP) lint $(MAKE) lint
-	@$(STEP) clang-tidy $(MAKE) tidy
+	@$(STEP) clang-tidy $(MAKE) tidy TIDY=sources
 	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
@@ -115,6 +116,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 .PHONY: test-all
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER= RDMA_PARTS=
+	@$(STEP) "clang-tidy, all files" $(MAKE) tidy
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "figures in pages" $(MAKE) figures ARGS=-check
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
@@ -132,8 +134,10 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "locks through a SwordBox, over SoftRoCE" go run ./hack/lab -timeout 20m -- build/release/apps_lab_test --gtest_brief=1 --gtest_filter='*Swordbox*'
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
 	@$(STEP) "processes killed and stopped, over verbs" $(MAKE) chaos-verbs
+	@$(STEP) "documentation as a site" $(MAKE) site
 	@$(STEP) fuzzers $(MAKE) fuzz
 	@$(STEP) "e2e on clusters of IPv6, of two families, and with policies enforced" $(MAKE) e2e-clusters
+	@$(STEP) "a release, installed" $(MAKE) e2e-release
 	@$(STEP) "e2e over RDMA between two nodes" $(MAKE) e2e-softroce SOFTROCE_WORKERS=2
 
 .PHONY: test-cpp
@@ -260,12 +264,16 @@ test-race: ## Go tests of hack, e2e and the operator's links under the race dete
 	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) ./hack/... ./e2e/... ./operator/internal/agent
 
 .PHONY: e2e
-e2e: images ## tests on a kind cluster of their own; E2E_FILTER= runs the long form, KEEP=1 leaves the cluster
+e2e: images ## tests on a kind cluster of their own; E2E_FILTER=short runs more of them, E2E_FILTER= all in their long form, KEEP=1 leaves the cluster
 	@CLUSTER=$(E2E_CLUSTER) FILTER='$(E2E_FILTER)' hack/e2e -timeout $(if $(filter short,$(E2E_FILTER)),70m,150m) $(GO_TEST_FLAGS) $(ARGS)
 
 .PHONY: e2e-clusters
 e2e-clusters: images ## tests on a cluster with IPv6 alone, and on one with both families whose NetworkPolicies are enforced
 	@CLUSTER=$(CLUSTERS_CLUSTER) hack/e2e-clusters $(ARGS)
+
+.PHONY: e2e-release
+e2e-release: release ## a release installed on a kind cluster from build/distribution alone, over a registry on this machine
+	@CLUSTER=$(RELEASE_CLUSTER) hack/e2e-release
 
 # On this machine where its kernel has SoftRoCE, and otherwise with workers in QEMU guests.
 .PHONY: e2e-softroce
@@ -276,10 +284,12 @@ e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind
 lint: ## formats, linters, the arrows between rooms
 	@hack/check
 
+# The gate leaves the tests that did not change to `make test-all`.
+TIDY ?= .
 .PHONY: tidy
-tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped
+tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped. TIDY=sources leaves out tests and fuzzers that did not change
 	@cmake --build build/asan -j $(JOBS) --target proto proto_grpc
-	@hack/tidy build/asan
+	@hack/tidy build/asan $(TIDY)
 
 # Without apps: it finds fault with CLI11, which only they include.
 .PHONY: analyze
@@ -295,6 +305,10 @@ fmt: ## put sources into their format
 .PHONY: generate
 generate: ## protobuf, deep copies, CRDs and RBAC from api/
 	@api/generate.sh
+
+.PHONY: site
+site: ## the documentation as a site, in build/site: a link that leads nowhere fails it
+	@hack/site/build
 
 .PHONY: clean
 clean: ## remove what was built in the tree; the cache outside it stays

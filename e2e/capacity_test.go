@@ -176,7 +176,7 @@ var _ = Describe("A pool that is full and may not grow", func() {
 			Expect(after).To(HaveKeyWithValue(pod.UID, BeZero()), "%s is another pod, or its process is another one", pod.Name)
 		}
 	},
-		Entry("of RACE, whose heap is full", Label("short"), SpecTimeout(8*time.Minute), "{protocol: RACE}", 30_000),
+		Entry("of RACE, whose heap is full", Label("short", "wide"), SpecTimeout(8*time.Minute), "{protocol: RACE}", 30_000),
 		Entry("of RACE, whose table is full", Label("long"), SpecTimeout(10*time.Minute), "{protocol: RACE, race: {tablePercent: 1}}", 8),
 		Entry("of Outback, whose heap is full", Label("long"), SpecTimeout(8*time.Minute), "{protocol: Outback, outback: {tablePercent: 10}}", 30_000),
 		Entry("of RCuckoo, whose table is full", Label("long"), SpecTimeout(10*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 1}}", 8))

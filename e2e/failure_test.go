@@ -324,7 +324,7 @@ func failing(index string) {
 		AddReportEntry("repaired", fmt.Sprintf("%d operation slots, says the lease; %d acknowledged writes read back", lease.Status.SlotsRepaired, total))
 	}, SpecTimeout(5*time.Minute))
 
-	It("has none for shards that are only silent, until a person asks for one with kubectl", func(ctx SpecContext) {
+	It("has none for shards that are only silent, until a person asks for one with kubectl", Label("wide"), func(ctx SpecContext) {
 		victim, cut, rest := clients[1], clients[2], workload.Target{Shards: target.Shards[:1], Password: target.Password}
 		silent := process(ctx, victim)
 		known := len(leases(ctx))

@@ -53,10 +53,10 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	},
 		Entry("of RACE", SpecTimeout(12*time.Minute), "{protocol: RACE, race: {tables: 64}}"),
-		Entry("of Outback", SpecTimeout(12*time.Minute), "{protocol: Outback}"),
-		Entry("of RCuckoo", SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
+		Entry("of Outback", Label("wide"), SpecTimeout(12*time.Minute), "{protocol: Outback}"),
+		Entry("of RCuckoo", Label("wide"), SpecTimeout(12*time.Minute), "{protocol: RCuckoo}"))
 
-	It("splits its tables ahead, is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short"), func(ctx SpecContext) {
+	It("splits its tables ahead, is scaled from 3 to 5 and drained to 2 under load, and no command fails", Label("short", "wide"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "resize"), small("calm", 3, 2, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
 		p.ready(ctx)
 		stay := p.uids(ctx)
@@ -73,7 +73,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 		p.clean(ctx)
 	}, SpecTimeout(12*time.Minute))
 
-	It("leaves a Kubernetes node that is cordoned under load, once there is another memory node", Label("short"), func(ctx SpecContext) {
+	It("leaves a Kubernetes node that is cordoned under load, once there is another memory node", Label("short", "wide"), func(ctx SpecContext) {
 		p := apply(ctx, namespace(ctx, "evacuation"), small("nomad", 1, 1, "  dataPolicy: Store\n  index: {protocol: RACE, race: {tables: 64}}"))
 		p.ready(ctx)
 		first := p.memoryNodes(ctx)[0]
@@ -186,7 +186,7 @@ var _ = Describe("A pool whose memory nodes change", func() {
 	},
 		// So many keys that moving them takes longer than what is done meanwhile.
 		Entry("of RACE", SpecTimeout(25*time.Minute), "{protocol: RACE, race: {tables: 16, tablePercent: 5}}", uint32(200_000)),
-		Entry("of Outback", SpecTimeout(25*time.Minute), "{protocol: Outback, outback: {tablePercent: 10}}", uint32(200_000)),
+		Entry("of Outback", SpecTimeout(25*time.Minute), "{protocol: Outback, outback: {tablePercent: 10}}", uint32(500_000)),
 		// Moving a key takes about twice as many trips.
 		Entry("of RCuckoo", SpecTimeout(25*time.Minute), "{protocol: RCuckoo, rcuckoo: {tablePercent: 5}}", uint32(120_000)))
 

@@ -9,7 +9,8 @@
 // E2E_RDMA_RESOURCE, E2E_IMAGE_TAG and E2E_HELM_ARGS (what the chart is installed with beside the tag) they run on others; where they
 // run, nodes' addresses have to be reachable. Specs that are labelled "policies" as well need a cluster that enforces NetworkPolicies.
 //
-// With the label filter "short" the same things are done in smaller numbers, and what needs long waits is left out.
+// With the label filter "short" the same things are done in smaller numbers, and what needs long waits is left out. "wide" are specs of
+// these that do for another protocol, or in other circumstances, what another spec does: the gate leaves them to make test-all.
 package e2e
 
 import (

@@ -248,7 +248,7 @@ var _ = Describe("A MemoryNode that is deleted", Label("short"), func() {
 	}, SpecTimeout(8*time.Minute))
 })
 
-var _ = Describe("A pool of which all pods go at once", Label("short"), func() {
+var _ = Describe("A pool of which all pods go at once", Label("short", "wide"), func() {
 	It("comes back empty, says so of each memory node, and takes keys again", func(ctx SpecContext) {
 		const keys = 500
 		p := apply(ctx, namespace(ctx, "gone"), small("gone", 2, 2, "  dataPolicy: Cache"))

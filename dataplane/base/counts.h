@@ -17,19 +17,34 @@
 
 namespace farpool::base {
 
+// What alone makes a counter count.
+enum class Cause : std::uint8_t {
+  any,
+  scan,        // nothing but scans
+  contention,  // an attempt that another client's change has made fail
+};
+
 template <class Counts>
 struct Count {
   std::uint64_t Counts::*value;
   std::string_view name;        // in snake case, as in the name of its metric
   std::string_view help;        // a sentence for people who read metrics
   std::string_view owner = {};  // what alone counts it, by name; empty: several do
-  bool by_scans = false;        // nothing but scans counts it
+  Cause cause = Cause::any;
 };
 
 // Adds each counter of `more` to `sum`.
 template <class Counts, std::size_t kCount>
 void add_counts(const std::array<Count<Counts>, kCount>& table, Counts& sum, const Counts& more) {
   for (const Count<Counts>& count : table) sum.*count.value += more.*count.value;
+}
+
+// Returns the sum of the counters that have this cause.
+template <class Counts, std::size_t kCount>
+std::uint64_t sum_of(const std::array<Count<Counts>, kCount>& table, const Counts& counts, Cause cause) {
+  std::uint64_t sum = 0;
+  for (const Count<Counts>& count : table) sum += count.cause == cause ? counts.*count.value : 0;
+  return sum;
 }
 
 // Returns a counter's name with blanks, for sentences.
@@ -82,6 +97,31 @@ class PublishedCounts {
  private:
   const std::array<Count<Counts>, kCount>& table_;
   std::array<Counter, kCount> values_;
+};
+
+// Counters of a table that one thread at a time adds to and any thread reads.
+template <const auto& kTable>
+class SharedCounts {
+ public:
+  template <auto kValue>
+  void add(std::uint64_t amount = 1) {
+    values_[place_of<kValue>()].add(amount);
+  }
+  template <class Counts>
+  void add_to(Counts& sum) const {
+    for (std::size_t i = 0; i < values_.size(); ++i) sum.*kTable[i].value += values_[i].get();
+  }
+
+ private:
+  template <auto kValue>
+  static consteval std::size_t place_of() {
+    for (std::size_t i = 0; i < kTable.size(); ++i) {
+      if (kTable[i].value == kValue) return i;
+    }
+    throw "the table lacks this counter";
+  }
+
+  std::array<Counter, kTable.size()> values_;
 };
 
 }  // namespace farpool::base

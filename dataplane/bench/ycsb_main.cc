@@ -223,8 +223,7 @@ class Experiment {
   std::uint64_t conflicts() const {
     std::uint64_t sum = 0;
     for (sim::Client* client : clients_) {
-      const index::Marks& marks = client->table().marks();
-      sum += marks.lock_conflicts + marks.slot_conflicts + marks.rivals;
+      sum += base::sum_of(index::kMarks, client->table().marks(), base::Cause::contention);
     }
     return sum;
   }

@@ -102,10 +102,10 @@ Task<void> Splitter::take_over_each(Swept& swept) {
       continue;
     }
     under_way_.insert(table);
-    const std::uint64_t before = marks_.finished;
+    const std::uint64_t before = counts_.finished;
     Status status = co_await attend(table, std::nullopt);
     leave(table);
-    swept.finished += marks_.finished - before;
+    swept.finished += counts_.finished - before;
     if (status.ok()) continue;
     ++swept.under_way;
     if (status.code() != Code::locked) swept.trouble = std::move(status);
@@ -146,7 +146,7 @@ Task<Status> Splitter::work(Run& run) {
   const View view(run.image.span(), geometry_.tables);
   const std::uint64_t table = run.table;
   if (view.split(table) != 0) {
-    ++marks_.taken_over;
+    ++counts_.taken_over;
   } else if (!run.depth || layout::HomeWord::Depth::get(view.home(table)) != *run.depth) {
     co_return Status();  // another client has been here
   }
@@ -164,7 +164,7 @@ Task<Status> Splitter::work(Run& run) {
     if (!status.ok()) co_return status;
   }
   status = co_await with_directory(run, false);
-  if (status.ok()) ++marks_.finished;
+  if (status.ok()) ++counts_.finished;
   co_return status;
 }
 
@@ -187,7 +187,7 @@ Task<Status> Splitter::change_directory(Run& run, bool begins) {
   Result<WordChanges> changes = begins ? begin(view, run.table) : Result<WordChanges>(end(view, run.table));
   if (changes.ok()) {
     Status status = co_await write(run, std::move(*changes));
-    if (begins && fresh && status.ok()) ++marks_.begun;
+    if (begins && fresh && status.ok()) ++counts_.begun;
     co_return status;
   }
   if (changes.code() == Code::out_of_memory) {

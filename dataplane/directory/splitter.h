@@ -43,15 +43,16 @@ class Splitter {
     virtual task::Task<base::Status> clear(const Split& split, std::uint64_t row, base::Nanos deadline,
                                            fabric::Cost& cost) = 0;
   };
-  struct Marks {
-    std::uint64_t begun = 0;
-    std::uint64_t finished = 0;
-    std::uint64_t taken_over = 0;  // found under way, their splitters dead
+  // Where splits are counted.
+  struct Counts {
+    std::uint64_t& begun;
+    std::uint64_t& finished;
+    std::uint64_t& taken_over;  // found under way, their splitters dead
   };
 
   // All outlive the session's background tasks.
-  Splitter(session::Session& session, Cache& cache, const layout::Geometry& geometry, Rows& rows)
-      : session_(session), cache_(cache), geometry_(geometry), rows_(rows), idle_(session.port()) {}
+  Splitter(session::Session& session, Cache& cache, const layout::Geometry& geometry, Rows& rows, const Counts& counts)
+      : session_(session), cache_(cache), geometry_(geometry), rows_(rows), counts_(counts), idle_(session.port()) {}
 
   // Starts a split of a table without room, whose keys share `depth` bits, in the background, unless one is under way
   // or this client splits enough others. The caller waits and looks again. out_of_memory: it cannot be split.
@@ -70,7 +71,6 @@ class Splitter {
   // Waits until this client splits nothing, or until the deadline.
   task::Task<base::Status> idle(base::Nanos deadline);
 
-  const Marks& marks() const { return marks_; }
   // Says why this client's latest split is stuck; ok if it has gone on with one since. For people.
   const base::Status& trouble() const { return trouble_; }
 
@@ -109,8 +109,8 @@ class Splitter {
   Cache& cache_;
   const layout::Geometry& geometry_;
   Rows& rows_;
-  fabric::Cost cost_;  // that no operation waited for
-  Marks marks_;
+  const Counts counts_;
+  fabric::Cost cost_;                  // that no operation waited for
   std::set<std::uint64_t> under_way_;  // tables that this client splits
   session::WaitQueue idle_;            // one of these is not any more, or a sweep is over
   bool no_tables_left_ = false;

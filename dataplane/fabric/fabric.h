@@ -106,7 +106,7 @@ inline bool is_service_call(const Op& op) { return op.verb == Verb::call && op.o
 enum class Refusal : std::uint8_t {
   none = 0,            // not refused, or without a reason
   too_long = 1,        // the request, or the room for the reply
-  no_service = 2,      // the memory node offers this session no service: it has none, or not for this role
+  no_service = 2,      // the memory node has no service: its tables need none
   too_many = 3,        // more CALLs in flight than a lane may have
   unknown_opcode = 4,  // the service knows no such opcode
   malformed = 5,       // the service cannot read the request

@@ -37,6 +37,10 @@ class Dialect {
   // Says whether random worlds come to what this mark counts; otherwise the protocol's own tests do.
   virtual bool comes_to(std::uint64_t index::Marks::* /*mark*/) const { return true; }
 
+  // Say whether its clients empty segments of the heap, and whether they clear marks of rows that have become empty.
+  virtual bool compacts() const { return true; }
+  virtual bool clears() const { return true; }
+
   // --- Random worlds
 
   // Changes what a seed has drawn to suit the protocol. It draws more from streams of its own.

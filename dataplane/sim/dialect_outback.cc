@@ -52,6 +52,8 @@ class Outback final : public Dialect {
   std::string title() const override { return "Outback"; }
 
   bool scans_by_rows() const override { return false; }
+  bool compacts() const override { return false; }
+  bool clears() const override { return false; }
   // Each session has a table of its own there, and memory is never short.
   bool comes_to(std::uint64_t index::Marks::*mark) const override {
     return mark != &index::Marks::reconnections && mark != &index::Marks::asked_again &&

@@ -217,7 +217,9 @@ int run_seeds(std::uint64_t seed, std::uint64_t count, const farpool::sim::Take&
     std::printf("  %llu marks cleared, %llu not, as an entry had come\n", number(cleared), number(kept));
   bool right = wrong == 0;
   if (right && done >= kEnough) {
-    std::vector<std::string> never = farpool::sim::never_reached(reached.marks, take.protocol, take.scans);
+    // Tables that are cleared never become full.
+    std::vector<std::string> never;
+    if (!take.clearings) never = farpool::sim::never_reached(reached.marks, take.protocol, take.scans);
     if (take.compactions && reached.emptied < done / 10) never.emplace_back("segments that were emptied");
     if (take.clearings && cleared < done / 4) never.emplace_back("marks that were cleared");
     if (take.clearings && kept == 0) never.emplace_back("marks that got entries before they were cleared");
@@ -273,7 +275,7 @@ int run_pools(std::uint64_t seed, std::uint64_t count, Protocol protocol, const 
 }
 
 struct Arguments {
-  std::uint64_t seed = 1, count = 0;
+  std::uint64_t seed = 1, count = 0, plan = 0;
   unsigned shrink_seconds = 20;
   bool crash = false, scans = false, compactions = false, clearings = false, worlds = false, pools = false,
        calibrate = false;
@@ -312,8 +314,7 @@ void add_options(CLI::App& app, Arguments& to) {
          "tries deaths after every effect of long operations, such as splits, too: otherwise it tries one in so many "
          "of these. It still tries one in so many effects of repairers")
       ->needs(crash_option);
-  app.add_option("--offset", to.reach.offset, "where one effect in so many is tried: each number chooses others")
-      ->needs(crash_option);
+  app.add_option("--offset", to.reach.offset, "where one effect in so many is tried: each number chooses others");
   app.add_flag("--pools", to.pools,
                "instead of one memory node: whole pools of several, with clients that route keys, and an operator");
   app.add_flag("--scans", to.scans, "in random worlds clients also scan the keys, beside everything else");
@@ -321,6 +322,9 @@ void add_options(CLI::App& app, Arguments& to) {
                "in random worlds clients also empty segments of the heap, beside everything else");
   app.add_flag("--clearings", to.clearings,
                "in random worlds clients also clear marks of rows that have become empty, beside everything else");
+  app.add_option(
+      "--plan", to.plan,
+      "instead of running anything: print the runs that try everything of all protocols, with so many seeds");
   app.add_flag("--worlds", to.worlds, "explore every small world");
   app.add_option("--world", to.name, "explore this small world");
   app.add_option("--tape", to.tape_text, "replay one run of that world, as printed by a failure")->needs("--world");
@@ -343,7 +347,39 @@ int run_small_world(const Arguments& of) {
   return replay_one(*world, *tape) ? 0 : 1;
 }
 
+// Prints the runs that together try everything, with so many seeds: a name and arguments in each line. What takes longest
+// comes first.
+void print_plan(std::uint64_t seeds, std::uint64_t offset) {
+  const auto line = [](const std::string& name, const std::string& arguments) {
+    std::printf("%s\t%s\n", name.c_str(), arguments.c_str());
+  };
+  const auto each = [&](const std::string& name, const std::string& arguments, auto has) {
+    for (const auto* one : farpool::protocols::all()) {
+      const auto& dialect = farpool::sim::dialect_of(one->number());
+      if (has(dialect)) line(dialect.title() + ", " + name, arguments + " --protocol " + std::string(one->name()));
+    }
+  };
+  const auto counted = [](std::uint64_t count, const std::string& of) {
+    return std::to_string(count) + " random " + of;
+  };
+  const auto all = [](const farpool::sim::Dialect&) { return true; };
+  const std::string some = " --count " + std::to_string(seeds / 4);
+  each(counted(seeds / 5, "pools"), "--pools --count " + std::to_string(seeds / 5), all);
+  line("small worlds, every order", "--worlds");
+  each("deaths after effects", "--crashes --offset " + std::to_string(offset), all);
+  each(counted(seeds, "worlds"), "--count " + std::to_string(seeds), all);
+  each(counted(seeds / 4, "worlds with scans"), "--scans" + some, all);
+  each(counted(seeds / 4, "worlds with compactions"), "--compactions" + some,
+       [](const farpool::sim::Dialect& dialect) { return dialect.compacts(); });
+  each(counted(seeds / 4, "worlds with clearings"), "--clearings" + some,
+       [](const farpool::sim::Dialect& dialect) { return dialect.clears(); });
+}
+
 int run(const Arguments& of) {
+  if (of.plan > 0) {
+    print_plan(of.plan, of.reach.offset);
+    return 0;
+  }
   if (of.calibrate) {
     std::fputs(farpool::fabric::sim::report(farpool::fabric::sim::calibrate(of.seed)).c_str(), stdout);
     return 0;

@@ -346,7 +346,8 @@ std::string explain(std::uint64_t seed, const ShrinkBudget& budget, const Take& 
 std::vector<std::string> never_reached(const index::Marks& marks, layout::Protocol protocol, bool scans) {
   const std::string_view owner = protocols::of(protocol).name();
   return base::never_counted(index::kMarks, marks, [&](const base::Count<index::Marks>& count) {
-    return count.owner == owner && (scans || !count.by_scans) && dialect_of(protocol).comes_to(count.value);
+    return count.owner == owner && (scans || count.cause != base::Cause::scan) &&
+           dialect_of(protocol).comes_to(count.value);
   });
 }
 

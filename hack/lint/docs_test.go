@@ -68,6 +68,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 // TestLinksLeadSomewhere follows every relative link and heading anchor of the pages for people.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	code := regexp.MustCompile("`[^`\n]*`")
 	for _, path := range tracked(t) {
 		if filepath.Ext(path) != ".md" {
 			continue
@@ -76,7 +77,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		if err != nil {
 			continue // deleted in the work tree
 		}
-		for _, match := range link.FindAllStringSubmatch(string(page), -1) {
+		for _, match := range link.FindAllStringSubmatch(code.ReplaceAllString(string(page), "`"), -1) {
 			target, anchor, _ := strings.Cut(match[1], "#")
 			if strings.Contains(target, "://") || strings.HasPrefix(match[1], "mailto:") {
 				continue
@@ -242,5 +243,26 @@ func TestGoldenTracesInPagesAreThoseOfTheirFiles(t *testing.T) {
 	}
 	if found == 0 {
 		t.Fatal("found no trace in a page: the check looked in the wrong place")
+	}
+}
+
+// TestTestedVersionsAreThePinnedOnes compares the page of tested versions with the pins.
+func TestTestedVersionsAreThePinnedOnes(t *testing.T) {
+	pins, err := os.ReadFile(filepath.Join(root, "hack/kindctl/tools.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/tested.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?:kubernetesVersion = |\{name: (\w+|"[a-z-]+"), .*version: )"v([0-9.]+)"`).FindAllStringSubmatch(string(pins), -1)
+	if len(found) < 7 {
+		t.Fatalf("found %d pins: the check looked in the wrong place", len(found))
+	}
+	for _, pin := range found {
+		if pin[1] != `"coredns"` && pin[1] != `"golangci-lint"` && !strings.Contains(string(page), pin[2]) {
+			t.Errorf("docs/tested.md does not have version %s of %s", pin[2], pin[1])
+		}
 	}
 }

@@ -368,7 +368,7 @@ func (t *tree) try(ctx context.Context, m mutant) verdict {
 	if v.err = t.refresh(ctx); v.err != nil {
 		return v
 	}
-	if _, v.err = output(ctx, t.at, "git", "apply", "-C1", m.patch); v.err != nil {
+	if _, v.err = output(ctx, t.at, "git", "apply", m.patch); v.err != nil {
 		v.err = fmt.Errorf("its patch does not apply: %w", v.err)
 		return v
 	}

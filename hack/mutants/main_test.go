@@ -34,7 +34,7 @@ func TestPatchesApply(t *testing.T) {
 		if row := fmt.Sprintf("| [%s](%s.patch) | `%s` |", m.name, m.name, m.killer()); !strings.Contains(string(table), row) {
 			t.Errorf("the table in dataplane/sim/mutants/README.md has no row with %s", row)
 		}
-		cmd := exec.CommandContext(t.Context(), "git", "apply", "--check", "-C1", m.patch)
+		cmd := exec.CommandContext(t.Context(), "git", "apply", "--check", m.patch)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s does not apply: write it anew for what the code is now: %s", m.name, out)

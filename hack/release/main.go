@@ -4,6 +4,7 @@
 //
 //	release make -out DIRECTORY -version 0.1.0 -dataplane IMAGE.tar -packages LIST [-key KEY.pem]
 //	release push -from DIRECTORY -registry registry.example/farpool
+//	release serve -address 127.0.0.1:0
 package main
 
 import (
@@ -27,7 +28,7 @@ func main() {
 
 func run(ctx context.Context, arguments []string) error {
 	if len(arguments) == 0 {
-		return errors.New("say what to do: make or push")
+		return errors.New("say what to do: make, push or serve")
 	}
 	flags := flag.NewFlagSet(arguments[0], flag.ExitOnError)
 	switch arguments[0] {
@@ -37,7 +38,7 @@ func run(ctx context.Context, arguments []string) error {
 		flags.StringVar(&r.version, "version", "", "version, as in CHANGELOG.md")
 		flags.StringVar(&r.dataplane, "dataplane", "", "archive of the data plane's image, as docker save writes it")
 		flags.StringVar(&r.packages, "packages", "", "list of the Debian packages in that image: name, version and architecture in a line")
-		flags.StringVar(&r.key, "key", "", "private key in PEM (PKCS #8, EC or RSA) to sign with; empty: no signature")
+		flags.StringVar(&r.key, "key", "", "private key in PEM (EC or RSA, without a password) to sign with; empty: no signature")
 		created := flags.Int64("created", 0, "time of the release in seconds since 1970, the same for the same sources")
 		if err := flags.Parse(arguments[1:]); err != nil {
 			return err
@@ -56,6 +57,12 @@ func run(ctx context.Context, arguments []string) error {
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
 		return p.run(ctx)
+	case "serve":
+		address := flags.String("address", "127.0.0.1:0", "address to listen on; port 0: any free one")
+		if err := flags.Parse(arguments[1:]); err != nil {
+			return err
+		}
+		return serve(ctx, *address, os.Stdout)
 	}
-	return fmt.Errorf("%q is neither make nor push", arguments[0])
+	return fmt.Errorf("%q is none of make, push and serve", arguments[0])
 }

@@ -32,6 +32,7 @@ const (
 type release struct {
 	out, version, dataplane, packages, key string
 	created                                time.Time
+	signer                                 crypto.Signer // nil: nobody signs
 }
 
 // platforms of kubectl-farpool.
@@ -42,13 +43,20 @@ func (r *release) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.signer, err = signerIn(r.key); err != nil {
+		return err
+	}
 	if _, err := os.Stat(r.out); err == nil {
 		if _, err := os.Stat(filepath.Join(r.out, sums)); err != nil {
 			return fmt.Errorf("%s is there and is no release: remove it, or name another directory", r.out)
 		}
-		if err := os.RemoveAll(r.out); err != nil {
-			return err
-		}
+	}
+	// A run that fails leaves the release before as it is.
+	final := r.out
+	r.out += ".new"
+	defer func() { _ = os.RemoveAll(r.out) }()
+	if err := os.RemoveAll(r.out); err != nil {
+		return err
 	}
 	for _, room := range []string{"images", "bin", "charts", "sbom"} {
 		if err := os.MkdirAll(filepath.Join(r.out, room), 0o755); err != nil {
@@ -69,7 +77,14 @@ func (r *release) make(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Printf("release: %s has version %s\n", r.out, r.version)
+	if err := os.RemoveAll(final); err != nil {
+		return err
+	}
+	if err := os.Rename(r.out, final); err != nil {
+		return err
+	}
+	r.out = final
+	fmt.Printf("release: %s has version %s\n", final, r.version)
 	return nil
 }
 
@@ -176,27 +191,35 @@ func (r *release) sum() error {
 
 // sign signs the sums, as openssl dgst -sha256 -sign does.
 func (r *release) sign() error {
-	if r.key == "" {
+	if r.signer == nil {
 		return nil
-	}
-	text, err := os.ReadFile(r.key)
-	if err != nil {
-		return fmt.Errorf("read the key: %w", err)
-	}
-	signer, err := signerOf(text)
-	if err != nil {
-		return fmt.Errorf("key %s: %w", r.key, err)
 	}
 	content, err := os.ReadFile(filepath.Join(r.out, sums))
 	if err != nil {
 		return err
 	}
 	digest := sha256.Sum256(content)
-	signed, err := signer.Sign(rand.Reader, digest[:], crypto.SHA256)
+	signed, err := r.signer.Sign(rand.Reader, digest[:], crypto.SHA256)
 	if err != nil {
 		return fmt.Errorf("sign: %w", err)
 	}
 	return os.WriteFile(filepath.Join(r.out, signature), signed, 0o644)
+}
+
+// signerIn reads a key; nil without a path.
+func signerIn(path string) (crypto.Signer, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	signer, err := signerOf(text)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", path, err)
+	}
+	return signer, nil
 }
 
 func signerOf(text []byte) (crypto.Signer, error) {
@@ -204,9 +227,15 @@ func signerOf(text []byte) (crypto.Signer, error) {
 	if block == nil {
 		return nil, errors.New("it is no PEM: make one with openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256")
 	}
+	if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("it is no key in PKCS #8 without a password: %w", err)
+		return nil, fmt.Errorf("it is no private key without a password, of EC or RSA: %w", err)
 	}
 	switch key := key.(type) {
 	case *ecdsa.PrivateKey:

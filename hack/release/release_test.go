@@ -202,7 +202,9 @@ func TestSumsAreSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := small(t)
-	r.key = keyOf(t, key)
+	if r.signer, err = signerIn(keyOf(t, key)); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.sign(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,10 +228,18 @@ func TestSumsAreSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, file := range map[string]string{"take one of EC or RSA": keyOf(t, other), "it is no PEM": write(t, "key", []byte("key")), "read the key": "not-there"} {
-		r.key = file
-		if err := r.sign(); err == nil || !strings.Contains(err.Error(), want) {
+		// It is said before anything is made.
+		with := release{out: filepath.Join(t.TempDir(), "out"), version: "0.1.0", key: file}
+		if err := with.make(context.Background()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
+	}
+	older, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signerIn(write(t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: older}))); err != nil {
+		t.Errorf("a key as openssl ecparam writes it: %v", err)
 	}
 }
 

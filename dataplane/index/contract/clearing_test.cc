@@ -10,7 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "index/protocol.h"
 #include "index/table.h"
+#include "protocols/protocols.h"
+#include "sim/dialect.h"
 #include "sim/housekeeping.h"
 #include "sim/survey.h"
 #include "sim/world.h"
@@ -312,10 +315,16 @@ TEST_P(ClearingTest, GoesOnWhenAnInsertDiesAfterAnyEffect) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<layout::Protocol>& info) {
-  return info.param == layout::Protocol::race ? "Race" : "Rcuckoo";
+  return std::string(protocols::of(info.param).name());
 }
-INSTANTIATE_TEST_SUITE_P(Protocols, ClearingTest, ::testing::Values(layout::Protocol::rcuckoo, layout::Protocol::race),
-                         name_of);
+std::vector<layout::Protocol> protocols_with_marks() {
+  std::vector<layout::Protocol> some;
+  for (const Protocol* one : protocols::all()) {
+    if (sim::dialect_of(one->number()).clears()) some.push_back(one->number());
+  }
+  return some;
+}
+INSTANTIATE_TEST_SUITE_P(Protocols, ClearingTest, ::testing::ValuesIn(protocols_with_marks()), name_of);
 
 }  // namespace
 }  // namespace farpool::index

@@ -220,7 +220,7 @@ class Bed {
             .salt = header.salt,
             .partitions = header.shape.partitions,
             .partition_buckets = header.shape.buckets,
-            .parts = 1,
+            .zones = 1,
             .overflow = options_.overflow,
             .clients = 8,
             .lines = 4,

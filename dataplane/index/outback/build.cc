@@ -45,11 +45,11 @@ class Builder::Sorted {
     if (from == 0) reading_ = list.first;
     std::uint64_t taken = 0;
     while (from + taken < list.count && taken < wanted) {
-      const std::uint64_t part = std::min(kChunk, list.count - from - taken);
+      const std::uint64_t zone = std::min(kChunk, list.count - from - taken);
       const std::uint64_t* const begin = hashes_.get() + reading_ * kChunk;
-      to.insert(to.end(), begin, begin + part);
+      to.insert(to.end(), begin, begin + zone);
       reading_ = next_[reading_];
-      taken += part;
+      taken += zone;
     }
     return taken;
   }
@@ -323,9 +323,9 @@ struct Builder::State {
         salt(the_salt),
         sorted(shape, most_keys),
         words(shape.words()),
-        part(shape, figures, left_out) {}
+        zone(shape, figures, left_out) {}
 
-  std::span<std::uint64_t> part_words() {
+  std::span<std::uint64_t> zone_words() {
     return std::span(words).subspan(LocatorHeader::kWords + partition * shape.partition_words(),
                                     shape.partition_words());
   }
@@ -347,7 +347,7 @@ struct Builder::State {
   std::uint64_t checksum = 0;
   std::uint64_t placed = 0;
 
-  Partition part;
+  Partition zone;
   Phase phase = Phase::gather;
   bool begun = false;
   std::uint32_t partition = 0;
@@ -357,31 +357,31 @@ struct Builder::State {
 void Builder::State::work(std::uint64_t count) {
   switch (phase) {
     case Phase::gather:
-      if (at == 0) part.begin(base::mix(salt + partition));
-      at += sorted.take(partition, at, count, part.hashes());
+      if (at == 0) zone.begin(base::mix(salt + partition));
+      at += sorted.take(partition, at, count, zone.hashes());
       if (at == sorted.keys_of(partition)) go_on(Phase::place);
       break;
     case Phase::place:
-      if (part.place(at, count)) go_on(Phase::connect);
+      if (zone.place(at, count)) go_on(Phase::connect);
       break;
     case Phase::connect: {
-      const auto connected = part.connect(at, count);
+      const auto connected = zone.connect(at, count);
       if (!connected) break;
       if (*connected) {
         go_on(Phase::write);
-      } else if (part.next_salt()) {
+      } else if (zone.next_salt()) {
         go_on(Phase::connect);
       } else {
-        part.leave_out_contradicted();
+        zone.leave_out_contradicted();
         go_on(Phase::write);
       }
       break;
     }
     case Phase::write:
-      if (part.write(at, 2 * count, part_words())) go_on(Phase::seed);
+      if (zone.write(at, 2 * count, zone_words())) go_on(Phase::seed);
       break;
     case Phase::seed:
-      if (part.seed(at, count, part_words())) end_partition();
+      if (zone.seed(at, count, zone_words())) end_partition();
       break;
     case Phase::done:
       break;
@@ -389,8 +389,8 @@ void Builder::State::work(std::uint64_t count) {
 }
 
 void Builder::State::end_partition() {
-  checksum = base::crc64(std::as_bytes(part_words().first(1 + 2 * std::uint64_t{shape.array_words})), checksum);
-  placed += part.placed();
+  checksum = base::crc64(std::as_bytes(zone_words().first(1 + 2 * std::uint64_t{shape.array_words})), checksum);
+  placed += zone.placed();
   go_on(++partition == shape.partitions ? Phase::done : Phase::gather);
 }
 

@@ -37,9 +37,9 @@ base::Status check_locator(const Cut& cut, const Stage& stage, base::Bytes place
 
 Growth::Load Growth::load() const {
   Load load;
-  for (const auto& part : parts_) {
-    load.keys += part->counters().keys.load(std::memory_order_relaxed);
-    load.overflow += part->counters().overflow.load(std::memory_order_relaxed);
+  for (const auto& zone : zones_) {
+    load.keys += zone->counted().keys.get();
+    load.overflow += zone->counted().overflow.get();
   }
   return load;
 }
@@ -106,12 +106,12 @@ bool Growth::gather(std::uint64_t& units, Doors& doors) {
   const Cut& cut = ground_.cut;
   const std::uint64_t buckets = shape_.buckets;
   const std::uint64_t from = partition_ % cut.shape(next_stage_.old_level()).partitions;
-  const std::uint64_t part = cut.part_of(from * buckets);
-  if (!doors.enter(part)) return false;
+  const std::uint64_t zone = cut.zone_of(from * buckets);
+  if (!doors.enter(zone)) return false;
   const std::uint64_t some = std::min(units, buckets - bucket_);
   for (std::uint64_t i = 0; i < some; ++i)
-    parts_[part]->gather(from * buckets + bucket_++, partition_, shape_, hashes_);
-  doors.leave(part);
+    zones_[zone]->gather(from * buckets + bucket_++, partition_, shape_, hashes_);
+  doors.leave(zone);
   units -= some;
   if (bucket_ < buckets) return true;
   const LocatorShape one{.partitions = 1, .buckets = shape_.buckets, .array_words = shape_.array_words};
@@ -166,14 +166,14 @@ bool Growth::publish(fabric::Hand hand) {
 }
 
 bool Growth::move(std::uint64_t& units, fabric::Hand hand, Doors& doors) {
-  const std::uint64_t part = part_;
-  if (!doors.enter(part)) return false;
-  parts_[part]->enter();
-  const bool over = parts_[part]->settle(units, hand);
-  doors.leave(part);
+  const std::uint64_t zone = zone_;
+  if (!doors.enter(zone)) return false;
+  zones_[zone]->enter();
+  const bool over = zones_[zone]->settle(units, hand);
+  doors.leave(zone);
   if (!over) return true;
-  part_ = (part_ + 1) % parts_.size();
-  if (++parts_done_ < parts_.size()) return true;
+  zone_ = (zone_ + 1) % zones_.size();
+  if (++zones_done_ < zones_.size()) return true;
   Stage stage = this->stage();
   stage.moving = stage.doubled = false;
   hand.write(ground_.memory.data() + kStageAt, stage.word());
@@ -206,7 +206,7 @@ void Growth::work(fabric::Hand hand, Doors& doors, bool paced) {
     switch (phase_) {
       case Phase::rest:
         if (stage().moving) {
-          part_ = parts_done_ = 0;
+          zone_ = zones_done_ = 0;
           phase_ = Phase::move;
         } else {
           goes_on = paced && begin(hand);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "index/outback/build.h"
-#include "index/outback/part.h"
+#include "index/outback/zone.h"
 
 namespace farpool::outback {
 
@@ -19,20 +19,20 @@ base::Status check_locator(const Cut& cut, const Stage& stage, base::Bytes place
 
 class Growth {
  public:
-  // How growth gets the lock of a part, and how the thread that has it gives it back.
+  // How growth gets the lock of a zone, and how the thread that has it gives it back.
   class Doors {
    public:
-    virtual bool enter(std::uint64_t part) = 0;
-    virtual void leave(std::uint64_t part) = 0;
+    virtual bool enter(std::uint64_t zone) = 0;
+    virtual void leave(std::uint64_t zone) = 0;
 
    protected:
     ~Doors() = default;
   };
-  using Parts = std::vector<std::unique_ptr<Part>>;
+  using Zones = std::vector<std::unique_ptr<Zone>>;
 
-  // The parts outlive it.
-  Growth(const Ground& ground, std::atomic<std::uint64_t>& stage, const Parts& parts)
-      : ground_(ground), stage_(stage), parts_(parts) {}
+  // The zones outlive it.
+  Growth(const Ground& ground, std::atomic<std::uint64_t>& stage, const Zones& zones)
+      : ground_(ground), stage_(stage), zones_(zones) {}
 
   // Takes a step. `paced`: for a change, which works the more the fuller overflow lists are. If another thread takes one
   // now, it leaves what a change has to do to the steps that follow. Needs no lock.
@@ -71,7 +71,7 @@ class Growth {
   Stage stage() const { return Stage::of(stage_.load(std::memory_order_relaxed)).value(); }
   bool wanted(const Load& load, bool& doubled);
   bool begin(fabric::Hand hand);
-  // Each takes a step of its phase. False: it cannot go on now, because a part's lock is taken.
+  // Each takes a step of its phase. False: it cannot go on now, because a zone's lock is taken.
   bool gather(std::uint64_t& units, Doors& doors);
   bool build(std::uint64_t& units);
   bool write(std::uint64_t& units, fabric::Hand hand);
@@ -81,7 +81,7 @@ class Growth {
 
   const Ground& ground_;
   std::atomic<std::uint64_t>& stage_;
-  const Parts& parts_;
+  const Zones& zones_;
   std::atomic<bool> busy_{false};
   std::atomic<std::uint64_t> owed_{0};  // buckets' worth of work that changes have left to the next steps
   std::atomic<bool> building_{false};
@@ -98,8 +98,8 @@ class Growth {
   std::uint64_t keys_ = 0, checksum_ = 0;
   std::vector<std::uint64_t> hashes_;
   std::unique_ptr<Builder> builder_;
-  std::uint64_t part_ = 0;  // whose keys are being moved
-  std::uint64_t parts_done_ = 0;
+  std::uint64_t zone_ = 0;  // whose keys are being moved
+  std::uint64_t zones_done_ = 0;
   // Keys that the last locator has left in overflow: another one would do the same.
   std::uint64_t left_ = 0;
 };

@@ -15,9 +15,9 @@ std::string key_of(int number) { return "key" + std::to_string(number); }
 // Small steps, so that there is much between them.
 GrowthSettings slow(std::uint32_t step = 1) { return {.step = step, .most_step = std::max(step, 4u)}; }
 
-Figures figures_of(std::uint64_t buckets, std::uint64_t parts, std::uint64_t doublings,
+Figures figures_of(std::uint64_t buckets, std::uint64_t zones, std::uint64_t doublings,
                    std::uint64_t memory = 1 << 20) {
-  Figures figures = TestTable::figures(buckets, memory, parts);
+  Figures figures = TestTable::figures(buckets, memory, zones);
   figures.overflow = buckets << doublings;
   figures.doublings = doublings;
   return figures;
@@ -56,12 +56,12 @@ TEST(Growth, GivesTheKeysOfAFullTableSlots) {
     ASSERT_EQ(table.change(Op::insert, key, "v" + key).status, Status::done);
     model[key] = "v" + key;
   }
-  EXPECT_GT(table.table().totals().overflow, 10u);
+  EXPECT_GT(table.table().totals().marks.overflow_keys, 10u);
   EXPECT_GT(keys, 150) << "of 256 slots";
   while (table.grow()) {
   }
   EXPECT_EQ(table.table().growth().figures().ended, 1u);
-  EXPECT_EQ(table.table().totals().overflow, 0u);
+  EXPECT_EQ(table.table().totals().marks.overflow_keys, 0u);
   EXPECT_EQ(table.table().stage().level, 0u);
   EXPECT_NE(table.table().stage().generation, 1u);
   expect_content(table, model);
@@ -69,8 +69,8 @@ TEST(Growth, GivesTheKeysOfAFullTableSlots) {
 }
 
 TEST(Growth, DoublesATableAsOftenAsTheMemoryHasRoomFor) {
-  for (const std::uint64_t parts : {1u, 4u}) {
-    TestTable table(figures_of(16, parts, 4, 2 << 20), slow(4));
+  for (const std::uint64_t zones : {1u, 4u}) {
+    TestTable table(figures_of(16, zones, 4, 2 << 20), slow(4));
     TestTable::Model model;
     std::uint64_t notices = 0;
     for (int i = 0; i < 1000; ++i) {
@@ -90,7 +90,8 @@ TEST(Growth, DoublesATableAsOftenAsTheMemoryHasRoomFor) {
     EXPECT_EQ(table.table().stage().level, 4u);
     EXPECT_GT(notices, 0u) << "clients are told before";
     expect_content(table, model);
-    EXPECT_LE(table.table().totals().overflow, model.size() / 7) << "a quarter of the buckets begins a locator";
+    EXPECT_LE(table.table().totals().marks.overflow_keys, model.size() / 7)
+        << "a quarter of the buckets begins a locator";
     expect_in_slots(table, model, 0.45);  // buckets that keys have come to since have other seeds than the locator says
     ASSERT_TRUE(table.start());
     table.attach();
@@ -220,7 +221,7 @@ TEST(Growth, RefusesThresholdsThatCannotWork) {
   EXPECT_EQ(cut({.memory_bytes = 1 << 20,
                  .partitions = 1,
                  .partition_buckets = 8,
-                 .parts = 2,
+                 .zones = 2,
                  .overflow = 8,
                  .chunk_bytes = 32768})
                 .code(),
@@ -238,7 +239,7 @@ TEST(Growth, RefusesThresholdsThatCannotWork) {
 
 // Keys until a locator is about to be built, and then what happens beside the steps of growth.
 struct Story {
-  std::uint64_t buckets, parts, doublings;
+  std::uint64_t buckets, zones, doublings;
   bool changes;
 };
 std::ostream& operator<<(std::ostream& out, const Story& story) {
@@ -250,7 +251,7 @@ class GrowthDeaths : public testing::TestWithParam<Story> {
   static constexpr int kRounds = 60;
   static Figures figures() {
     const Story& story = GetParam();
-    Figures figures = figures_of(story.buckets, story.parts, story.doublings, 256 << 10);
+    Figures figures = figures_of(story.buckets, story.zones, story.doublings, 256 << 10);
     figures.clients = 1;
     return figures;
   }

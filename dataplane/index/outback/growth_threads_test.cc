@@ -238,8 +238,8 @@ void scan_keys(Caller& caller, const std::set<std::string>& stay, const std::ato
 class GrowthThreads : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(GrowthThreads, LoseNothingAndRefuseNothingWhileTheTableRebuildsAndDoubles) {
-  const std::uint64_t parts = GetParam();
-  Figures figures = TestTable::figures(16, 4 << 20, parts);
+  const std::uint64_t zones = GetParam();
+  Figures figures = TestTable::figures(16, 4 << 20, zones);
   figures.partitions = 4;
   figures.partition_buckets = 8;
   figures.overflow = (4 * 8) << kDoublings;
@@ -288,7 +288,7 @@ TEST_P(GrowthThreads, LoseNothingAndRefuseNothingWhileTheTableRebuildsAndDoubles
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parts, GrowthThreads, ::testing::Values(1u, 4u));
+INSTANTIATE_TEST_SUITE_P(Zones, GrowthThreads, ::testing::Values(1u, 4u));
 
 }  // namespace
 }  // namespace farpool::outback

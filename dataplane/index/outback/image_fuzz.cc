@@ -25,7 +25,7 @@ constexpr Figures kFigures{.memory_bytes = 160 << 10,
                            .salt = 3,
                            .partitions = 1,
                            .partition_buckets = 3,
-                           .parts = 1,
+                           .zones = 1,
                            .overflow = 2,
                            .clients = 2,
                            .lines = 2,
@@ -35,7 +35,7 @@ constexpr Figures kGrowing{.memory_bytes = 192 << 10,
                            .salt = 3,
                            .partitions = 2,
                            .partition_buckets = 3,
-                           .parts = 2,
+                           .zones = 2,
                            .overflow = 4,
                            .clients = 2,
                            .lines = 2,
@@ -55,8 +55,8 @@ std::uint64_t bucket_of(base::Bytes key, base::Bytes memory, base::Bytes locator
 class Doors final : public Growth::Doors {
  public:
   explicit Doors(NodeTable& table) : table_(table) {}
-  bool enter(std::uint64_t part) override { return table_.part(part).try_lock(); }
-  void leave(std::uint64_t part) override { table_.part(part).unlock(); }
+  bool enter(std::uint64_t zone) override { return table_.zone(zone).try_lock(); }
+  void leave(std::uint64_t zone) override { table_.zone(zone).unlock(); }
 
  private:
   NodeTable& table_;

@@ -34,7 +34,7 @@ base::Status check(const Figures& f) {
                                     {"generation", f.generation},
                                     {"partitions", f.partitions},
                                     {"buckets of a partition", f.partition_buckets},
-                                    {"parts", f.parts},
+                                    {"zones", f.zones},
                                     {"overflow keys", f.overflow},
                                     {"clients", f.clients},
                                     {"lines", f.lines},
@@ -43,20 +43,20 @@ base::Status check(const Figures& f) {
       return invalid(std::string(name) + " of an Outback table cannot be " + std::to_string(value) + ": use 1 or more");
     }
   }
-  if (f.parts > 64) return invalid("an Outback table has at most 64 parts, not " + std::to_string(f.parts));
+  if (f.zones > 64) return invalid("an Outback table has at most 64 zones, not " + std::to_string(f.zones));
   if (f.partitions > 1ull << 31 || f.partition_buckets > LocatorShape::kPartitionBuckets || f.doublings > 20 ||
       (f.partitions * f.partition_buckets) << f.doublings > LocatorShape::kMostBuckets) {
     return invalid("an Outback table cannot have " + std::to_string(f.partitions) + " partitions of " +
                    std::to_string(f.partition_buckets) + " buckets, and room for " + std::to_string(f.doublings) +
                    " doublings");
   }
-  if (f.parts > f.partitions) {
+  if (f.zones > f.partitions) {
     return invalid("an Outback table of " + std::to_string(f.partitions) + " partitions cannot have " +
-                   std::to_string(f.parts) + " parts: use a part for each partition, or fewer");
+                   std::to_string(f.zones) + " zones: use a zone for each partition, or fewer");
   }
-  if (f.overflow % f.parts != 0) {
+  if (f.overflow % f.zones != 0) {
     return invalid("an Outback table cannot be made for " + std::to_string(f.overflow) +
-                   " keys in overflow: use a multiple of " + std::to_string(f.parts));
+                   " keys in overflow: use a multiple of " + std::to_string(f.zones));
   }
   if (f.clients > 1 << 16 || f.lines > 1 << 12) {
     return invalid("an Outback table has at most 2^16 clients with 2^12 lines each");
@@ -113,9 +113,9 @@ base::Result<Cut> cut(const Figures& figures) {
   cut.locator = base::round_up(cut.heads_end(), kSuperblockBytes);
   cut.locator_bytes = longest.words() * 8;
   cut.blocks = base::round_up(cut.locator + cut.locator_bytes, kPageBytes);
-  if (cut.blocks + figures.parts * figures.chunk_bytes > figures.memory_bytes) {
+  if (cut.blocks + figures.zones * figures.chunk_bytes > figures.memory_bytes) {
     return invalid("an Outback table with these figures needs " +
-                   std::to_string(cut.blocks + figures.parts * figures.chunk_bytes) + " bytes, and there are " +
+                   std::to_string(cut.blocks + figures.zones * figures.chunk_bytes) + " bytes, and there are " +
                    std::to_string(figures.memory_bytes) + ": use fewer buckets, or smaller chunks");
   }
   cut.chunks = (figures.memory_bytes - cut.blocks) / figures.chunk_bytes;

@@ -61,8 +61,8 @@ struct Figures {
   std::uint64_t salt = 0;
   std::uint64_t partitions = 1;
   std::uint64_t partition_buckets = 0;
-  std::uint64_t parts = 1;              // each has its own lock, buckets and pages (docs/adr/0031)
-  std::uint64_t overflow = 0;           // keys that overflow lists are made for at last; a multiple of parts
+  std::uint64_t zones = 1;              // each has its own lock, buckets and pages (docs/adr/0031)
+  std::uint64_t overflow = 0;           // keys that overflow lists are made for at last; a multiple of zones
   std::uint64_t clients = 16;           // that have request lines
   std::uint64_t lines = 16;             // of each
   std::uint64_t chunk_bytes = 2 << 20;  // a multiple of the page; no block is longer
@@ -158,7 +158,7 @@ constexpr std::uint64_t next_generation(std::uint64_t generation, std::uint64_t 
 struct Cut {
   Figures figures;
   std::uint64_t clients = 0;  // offsets
-  std::uint64_t lines = 0;    // of clients, and then one for each part, for changes that no client asked for
+  std::uint64_t lines = 0;    // of clients, and then one for each zone, for changes that no client asked for
   std::uint64_t seeds = 0;
   std::uint64_t buckets = 0;
   std::uint64_t heads = 0;
@@ -187,31 +187,31 @@ struct Cut {
   std::uint64_t line_at(std::uint64_t client, std::uint64_t line) const {
     return lines + (client * figures.lines + line) * kLineBytes;
   }
-  std::uint64_t part_line_at(std::uint64_t part) const { return line_at(figures.clients, 0) + part * kLineBytes; }
-  std::uint64_t line_count() const { return figures.clients * figures.lines + figures.parts; }
+  std::uint64_t zone_line_at(std::uint64_t zone) const { return line_at(figures.clients, 0) + zone * kLineBytes; }
+  std::uint64_t line_count() const { return figures.clients * figures.lines + figures.zones; }
   std::uint64_t client_at(std::uint64_t client) const { return clients + client * 8; }
   std::uint64_t slot_at(std::uint64_t bucket, std::uint64_t slot) const {
     return buckets + bucket * kBucketBytes + slot * 8;
   }
-  // Partitions share no word of seeds, as they may be of different parts.
+  // Partitions share no word of seeds, as they may be of different zones.
   std::uint64_t seed_number(std::uint64_t bucket) const {
     const std::uint64_t of = figures.partition_buckets;
     return bucket / of * base::round_up(of, kSeedsPerWord) + bucket % of;
   }
   std::uint64_t seed_word_at(std::uint64_t bucket) const { return seeds + seed_number(bucket) / kSeedsPerWord * 8; }
-  // A key is in the same part whatever the table's level is: a partition and its halves are all of one part.
-  std::uint64_t part_of_partition(std::uint64_t partition) const {
-    return partition % figures.partitions * figures.parts / figures.partitions;
+  // A key is in the same zone whatever the table's level is: a partition and its halves are all of one zone.
+  std::uint64_t zone_of_partition(std::uint64_t partition) const {
+    return partition % figures.partitions * figures.zones / figures.partitions;
   }
-  std::uint64_t part_of(std::uint64_t bucket) const { return part_of_partition(bucket / figures.partition_buckets); }
-  // Returns the first of the table's first partitions that is of this part, or of a later one.
-  std::uint64_t first_partition(std::uint64_t part) const {
-    return (part * figures.partitions + figures.parts - 1) / figures.parts;
+  std::uint64_t zone_of(std::uint64_t bucket) const { return zone_of_partition(bucket / figures.partition_buckets); }
+  // Returns the first of the table's first partitions that is of this zone, or of a later one.
+  std::uint64_t first_partition(std::uint64_t zone) const {
+    return (zone * figures.partitions + figures.zones - 1) / figures.zones;
   }
-  // Buckets of a part share its heads.
+  // Buckets of a zone share its heads.
   std::uint64_t head_of(std::uint64_t bucket) const {
-    const std::uint64_t each = figures.overflow / figures.parts;
-    return part_of(bucket) * each + base::mix(bucket) % each;
+    const std::uint64_t each = figures.overflow / figures.zones;
+    return zone_of(bucket) * each + base::mix(bucket) % each;
   }
   std::uint64_t head_at(std::uint64_t bucket) const { return heads + head_of(bucket) * 8; }
   std::uint64_t heads_end() const { return heads + figures.overflow * 8; }
@@ -229,20 +229,20 @@ inline constexpr std::uint64_t kLifeAt = 2048;
 inline constexpr std::uint64_t kMostLives = (1ull << kLifeBits) - 1;
 inline constexpr std::uint64_t kStageAt = kLifeAt + 8;
 
-// Behind it lies what each part knows of moves of keys to other memory nodes: the number of the last move that has
-// closed the part, and marks of keys that are leaving, 0 where there is none. A mark is the key's hash: two keys with
+// Behind it lies what each zone knows of moves of keys to other memory nodes: the number of the last move that has
+// closed the zone, and marks of keys that are leaving, 0 where there is none. A mark is the key's hash: two keys with
 // one hash would wait for each other.
 inline constexpr std::uint64_t kMovesAt = kLifeAt + 128;
 inline constexpr std::uint64_t kMovesWords = 240;
-inline constexpr std::uint64_t kMostMarks = 15;  // of a part
+inline constexpr std::uint64_t kMostMarks = 15;  // of a zone
 constexpr std::uint64_t marks_of(const Figures& figures) {
-  return std::min(kMostMarks, kMovesWords / figures.parts - 1);
+  return std::min(kMostMarks, kMovesWords / figures.zones - 1);
 }
-constexpr std::uint64_t closed_at(const Figures& figures, std::uint64_t part) {
-  return kMovesAt + part * (1 + marks_of(figures)) * 8;
+constexpr std::uint64_t closed_at(const Figures& figures, std::uint64_t zone) {
+  return kMovesAt + zone * (1 + marks_of(figures)) * 8;
 }
-constexpr std::uint64_t mark_at(const Figures& figures, std::uint64_t part, std::uint64_t mark) {
-  return closed_at(figures, part) + (1 + mark) * 8;
+constexpr std::uint64_t mark_at(const Figures& figures, std::uint64_t zone, std::uint64_t mark) {
+  return closed_at(figures, zone) + (1 + mark) * 8;
 }
 constexpr std::uint64_t mark_of(std::uint64_t hash) { return hash == 0 ? 1 : hash; }
 // Makes zeroed memory an empty table.

@@ -11,9 +11,9 @@
 namespace farpool::outback {
 namespace {
 
-void expect_within(base::Bytes part, base::Bytes whole) {
-  FARPOOL_CHECK(part.empty() ||
-                (part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size()));
+void expect_within(base::Bytes zone, base::Bytes whole) {
+  FARPOOL_CHECK(zone.empty() ||
+                (zone.data() >= whole.data() && zone.data() + zone.size() <= whole.data() + whole.size()));
 }
 bool same(base::Bytes a, base::Bytes b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 

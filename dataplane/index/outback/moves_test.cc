@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kMove = 3, kMover = TestTable::kSession, kAnother = 9;
 
 struct Moving : TestTable {
-  explicit Moving(std::uint64_t parts = 1) : TestTable(figures(16 * parts, 512 << 10, parts)) {
+  explicit Moving(std::uint64_t zones = 1) : TestTable(figures(16 * zones, 512 << 10, zones)) {
     lease_to(kMover);
     EXPECT_TRUE(start());
     attach();
@@ -22,14 +22,14 @@ struct Moving : TestTable {
     return ask(asked, session);
   }
   void close_all(std::uint64_t move = kMove) {
-    for (std::uint64_t part = 0;;) {
+    for (std::uint64_t zone = 0;;) {
       Request asked = request(Op::close, {});
-      asked.place = part;
+      asked.place = zone;
       asked.move = move;
       const Told told = ask(asked);
       ASSERT_EQ(told.status, Status::done) << text_of(told.status);
       if (told.number == 0) return;
-      ASSERT_EQ(told.number, ++part);
+      ASSERT_EQ(told.number, ++zone);
     }
   }
   Told by_map(Op op, std::string_view key, std::uint64_t move, bool leaves, std::string_view value = {}) {

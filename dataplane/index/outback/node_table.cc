@@ -78,14 +78,14 @@ base::Result<std::unique_ptr<NodeTable>> NodeTable::open(base::MutableBytes memo
 }
 
 base::Status NodeTable::adopt() {
-  const std::uint64_t parts = cut().figures.parts;
-  for (std::uint64_t i = 0; i < parts; ++i) parts_.push_back(std::make_unique<Part>(ground_, *chunks_, i));
-  scanned_.resize(parts);
+  const std::uint64_t zones = cut().figures.zones;
+  for (std::uint64_t i = 0; i < zones; ++i) zones_.push_back(std::make_unique<Zone>(ground_, *chunks_, i));
+  scanned_.resize(zones);
   bool sound = true;
   const auto visit = [&](const Seen& seen) {
-    Part& part = *parts_[cut().part_of(seen.bucket)];
+    Zone& zone = *zones_[cut().zone_of(seen.bucket)];
     const bool key = seen.by != Seen::By::line;
-    sound = part.adopt(seen.address, seen.bytes, key ? &seen.block : nullptr, seen.by == Seen::By::list) && sound;
+    sound = zone.adopt(seen.address, seen.bytes, key ? &seen.block : nullptr, seen.by == Seen::By::list) && sound;
   };
   const index::Report report = verify(cut(), ground_.memory, ground_.settings.secret, {.visit = visit, .progress = {}});
   if (report.defect_count() > 0) {
@@ -93,41 +93,36 @@ base::Status NodeTable::adopt() {
                                      " defects, the first of them: " + report.defects.front().what +
                                      "; let farpool-fsck look at the memory"};
   }
-  for (const auto& part : parts_) sound = part->adopted_all() && sound;
+  for (const auto& zone : zones_) sound = zone->adopted_all() && sound;
   if (!sound) return {base::Code::corrupt, "blocks of the Outback table overlap: let farpool-fsck look at the memory"};
   lines_ = std::make_unique<Lines>(cut(), ground_.memory);
   return {};
 }
 
-std::optional<std::uint64_t> NodeTable::part_of(const Request& request) const {
-  if (request.op == Op::close && request.place < parts()) return request.place;
+std::optional<std::uint64_t> NodeTable::zone_of(const Request& request) const {
+  if (request.op == Op::close && request.place < zones()) return request.place;
   if (!has_bucket(request.op)) return std::nullopt;
   const std::uint64_t buckets = cut().figures.partition_buckets;
   const std::uint64_t partition =
       request.op == Op::scan ? Position::of(cut(), request.place).partition : request.place / buckets;
   if (partition >= cut().bucket_count / buckets) return std::nullopt;
-  return cut().part_of_partition(partition);
+  return cut().zone_of_partition(partition);
 }
 
-bool NodeTable::is_turn(const Request& request, std::uint64_t part) {
+bool NodeTable::is_turn(const Request& request, std::uint64_t zone) {
   if (ground_.settings.locator.empty()) return false;
-  const bool moving = parts_[part]->stage().moving;
-  return changes(request.op) ? moving || growth_.building() || parts_[part]->is_turn() : moving;
+  const bool moving = zones_[zone]->stage().moving;
+  return changes(request.op) ? moving || growth_.building() || zones_[zone]->is_turn() : moving;
 }
 
 NodeTable::Totals NodeTable::totals() const {
   Totals totals;
-  for (const auto& part : parts_) {
-    const Counters& of = part->counters();
-    totals.keys += of.keys.load(std::memory_order_relaxed);
-    totals.bytes += of.bytes.load(std::memory_order_relaxed);
-    totals.overflow += of.overflow.load(std::memory_order_relaxed);
-    totals.reseeds += of.reseeds.load(std::memory_order_relaxed);
-    totals.pulled += of.pulled.load(std::memory_order_relaxed);
-    totals.moved += of.moved.load(std::memory_order_relaxed);
-    totals.in_place += of.in_place.load(std::memory_order_relaxed);
-    totals.make_ups += of.make_ups.load(std::memory_order_relaxed);
-    totals.settled += of.settled.load(std::memory_order_relaxed);
+  for (const auto& zone : zones_) {
+    const Counted& of = zone->counted();
+    totals.keys += of.keys.get();
+    totals.bytes += of.bytes.get();
+    totals.marks.overflow_keys += of.overflow.get();
+    of.counts.add_to(totals.marks);
   }
   return totals;
 }
@@ -147,16 +142,16 @@ Status NodeTable::judge(const Request& request, std::uint64_t session) const {
     if (ground_.settings.move_lease == nullptr) return Status::bad_op;
     if (!may_move(session)) return Status::no_lease;
   }
-  if (request.op == Op::close && request.place >= parts()) return Status::bad_place;
+  if (request.op == Op::close && request.place >= zones()) return Status::bad_place;
   if (!has_bucket(request.op) || request.op == Op::scan) return Status::done;
   if (request.place >= cut().bucket_count) return Status::bad_place;
   if (request.op == Op::get && request.argument >= kBucketSlots) return Status::bad_place;
   return Status::done;
 }
 
-// Says whether a request goes by another locator than the table's, and what to answer. The part goes by the newest stage.
-bool NodeTable::is_old(const Request& request, const Part& part, Status& status) const {
-  const Stage& stage = part.stage();
+// Says whether a request goes by another locator than the table's, and what to answer. The zone goes by the newest stage.
+bool NodeTable::is_old(const Request& request, const Zone& zone, Status& status) const {
+  const Stage& stage = zone.stage();
   if (request.generation == stage.generation) {
     const bool there = request.op == Op::scan || request.place < cut().shape(stage.level).table_buckets();
     status = there ? Status::done : Status::bad_place;
@@ -173,7 +168,7 @@ void NodeTable::drop(std::uint64_t address) const {
   if (address == 0) return;
   const auto block = view_block(cut(), ground_.memory, address);
   if (!block || block->head.bucket >= cut().bucket_count) return;  // open() has checked it: this process is ending
-  parts_[cut().part_of(block->head.bucket)]->give_back(address, block->head.bytes());
+  zones_[cut().zone_of(block->head.bucket)]->give_back(address, block->head.bytes());
 }
 
 // As the paper has it: no key comes or goes while a locator is being built.
@@ -186,20 +181,20 @@ bool NodeTable::is_refused(const Request& request, Reply& reply, Status& status)
 
 Status NodeTable::change(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer) {
   const fabric::RequestId id = fabric::RequestId::of(request.request_id);
-  Part& part = *parts_[cut().part_of(request.place)];
+  Zone& zone = *zones_[cut().zone_of(request.place)];
   switch (lines_->begin(session, request.client, id, answer.reply)) {
     case Lines::Turn::first:
       break;
     case Lines::Turn::recorded: {
-      // The line is ours while its record is read. A block that it holds stays as it is while we have the part's lock.
-      const Status status = part.recall(lines_->record_of(request.client, id), answer);
+      // The line is ours while its record is read. A block that it holds stays as it is while we have the zone's lock.
+      const Status status = zone.recall(lines_->record_of(request.client, id), answer);
       lines_->release(request.client, id);
-      part.describe(request.place, answer.reply);
+      zone.describe(request.place, answer.reply);
       return status;
     }
     case Lines::Turn::again:
       answer.reply.flags |= Reply::kAgain;
-      part.describe(request.place, answer.reply);
+      zone.describe(request.place, answer.reply);
       return answer.reply.status;
     case Lines::Turn::running:
       return Status::running;
@@ -212,16 +207,16 @@ Status NodeTable::change(const Request& request, std::uint64_t session, fabric::
   }
   // Only now: a change that has taken effect is told so, whatever has become of the client's locator since.
   Status status = Status::done;
-  if (is_old(request, part, status) || is_refused(request, answer.reply, status)) {
+  if (is_old(request, zone, status) || is_refused(request, answer.reply, status)) {
     lines_->release(request.client, id);
     return status;
   }
-  Part::Done done;
-  status = part.change(request, hand, lines_->record_of(request.client, id), answer, done);
+  Zone::Done done;
+  status = zone.change(request, hand, lines_->record_of(request.client, id), answer, done);
   answer.reply.status = status;
   drop(done.dropped);
   lines_->finish(request.client, id, answer.reply, done.changed);
-  part.describe(request.place, answer.reply);
+  zone.describe(request.place, answer.reply);
   return status;
 }
 
@@ -237,14 +232,14 @@ Status NodeTable::attach(const Request& request, std::uint64_t session, fabric::
 
 Status NodeTable::scan(const Request& request, fabric::Hand hand, Answer& answer, std::size_t room) {
   Position at = Position::of(cut(), request.place);
-  const std::uint64_t number = cut().part_of_partition(at.partition);
-  Part& part = *parts_[number];
-  const Stage& stage = part.stage();
+  const std::uint64_t number = cut().zone_of_partition(at.partition);
+  Zone& zone = *zones_[number];
+  const Stage& stage = zone.stage();
   const std::uint64_t partitions = cut().shape(stage.level).partitions, now = cut().growths(stage);
   if (at.partition >= partitions) return Status::done;
   if ((answer.reply.flags & Reply::kOldMap) != 0) return Status::old_map;
   const bool begins = at.tag < now || at.bucket == 0;
-  for (std::uint64_t buckets = kSettledByScan; !part.settle_partition(at.partition, buckets, hand);) {
+  for (std::uint64_t buckets = kSettledByScan; !zone.settle_partition(at.partition, buckets, hand);) {
     // A step that finds no end of it has no keys, and the next one comes here again.
     answer.reply.number = request.place + 1;
     if (begins && request.place + 1 < Position{at.partition, now, 0}.number(cut())) return Status::done;
@@ -256,7 +251,7 @@ Status NodeTable::scan(const Request& request, fabric::Hand hand, Answer& answer
   std::uint64_t next = 0;
   const std::uint64_t count = std::clamp<std::uint64_t>(request.argument, 1, kMostScanned);
   const std::size_t most = std::min((room - kKvReplyHead) / 8 * 8, kMostScanBytes);
-  const Status status = part.scan(begins ? first : first + at.bucket, end, count, most, keys, next);
+  const Status status = zone.scan(begins ? first : first + at.bucket, end, count, most, keys, next);
   answer.reply.value = keys;
   at = next == end ? Position{at.partition + 1, 0, 0} : Position{at.partition, std::max(at.tag, now), next - first};
   answer.reply.number = at.partition == partitions ? 0 : at.number(cut());
@@ -266,21 +261,21 @@ Status NodeTable::scan(const Request& request, fabric::Hand hand, Answer& answer
 Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabric::Hand hand, Answer& answer,
                             std::size_t room) {
   if (const Status status = judge(request, session); status != Status::done) return status;
-  const auto number = part_of(request);
-  Part* const part = number ? parts_[*number].get() : nullptr;
-  if (part != nullptr) part->enter();
+  const auto number = zone_of(request);
+  Zone* const zone = number ? zones_[*number].get() : nullptr;
+  if (zone != nullptr) zone->enter();
   Status status = Status::done;
-  if (part != nullptr && has_bucket(request.op)) {
-    if (!changes(request.op) && is_old(request, *part, status)) return status;
-    answer.reply.flags |= part->flags_of_move(request.move);
+  if (zone != nullptr && has_bucket(request.op)) {
+    if (!changes(request.op) && is_old(request, *zone, status)) return status;
+    answer.reply.flags |= zone->flags_of_move(request.move);
   }
   switch (request.op) {
     case Op::get:
-      return part->get(request.place, request.argument, answer);
+      return zone->get(request.place, request.argument, answer);
     case Op::find:
-      return part->find(request, answer);
+      return zone->find(request, answer);
     case Op::scan:
-      return part == nullptr ? Status::done : scan(request, hand, answer, room);
+      return zone == nullptr ? Status::done : scan(request, hand, answer, room);
     case Op::count: {
       const Totals all = totals();
       answer.reply.number = all.keys;
@@ -291,14 +286,14 @@ Status NodeTable::carry_out(const Request& request, std::uint64_t session, fabri
     case Op::detach:
       return attach(request, session, hand, answer.reply);
     case Op::close:
-      answer.reply.number = request.place + 1 < parts() ? request.place + 1 : 0;
-      return part->close(request.move, hand);
+      answer.reply.number = request.place + 1 < zones() ? request.place + 1 : 0;
+      return zone->close(request.move, hand);
     case Op::leave:
-      return part->leave(request, hand, answer);
+      return zone->leave(request, hand, answer);
     case Op::left:
-      return part->left(request, hand);
+      return zone->left(request, hand);
     case Op::stay:
-      return part->stay(request, hand);
+      return zone->stay(request, hand);
     case Op::finish:
       hand.write(ground_.settings.move_finished, request.move);
       return Status::done;

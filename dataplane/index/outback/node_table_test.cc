@@ -41,14 +41,14 @@ TEST(NodeTable, ReseedsABucketWithAFreeSlotAndPutsWhatHasNoneIntoOverflow) {
     ASSERT_EQ(told.status, Status::done);
     EXPECT_EQ(told.flags & kCached, 0);
   }
-  EXPECT_EQ(told.seed.version, table.table().totals().reseeds);
-  EXPECT_EQ(table.table().totals().overflow, 0u);
+  EXPECT_EQ(told.seed.version, table.table().totals().marks.reseeds);
+  EXPECT_EQ(table.table().totals().marks.overflow_keys, 0u);
   for (int i = 4; i < 9; ++i) {
     told = table.change(Op::insert, "k" + std::to_string(i), "v");
     ASSERT_EQ(told.status, Status::done);
     EXPECT_EQ(told.flags & kCached, kCached);
   }
-  EXPECT_EQ(table.table().totals().overflow, 5u);
+  EXPECT_EQ(table.table().totals().marks.overflow_keys, 5u);
   for (int i = 0; i < 9; ++i) EXPECT_EQ(table.value_of("k" + std::to_string(i)), "v");
   EXPECT_EQ(table.value_of("k9"), std::nullopt);
   // As slots become free, keys leave the overflow list, and the cache bit goes with the last one.
@@ -59,7 +59,7 @@ TEST(NodeTable, ReseedsABucketWithAFreeSlotAndPutsWhatHasNoneIntoOverflow) {
     EXPECT_EQ(table.content(wrong).value_or(TestTable::Model{}).size(), 8u - static_cast<unsigned>(i)) << wrong;
     for (int k = i + 1; k < 9; ++k) EXPECT_EQ(table.value_of("k" + std::to_string(k)), "v");
   }
-  EXPECT_GT(table.table().totals().pulled, 0u);
+  EXPECT_GT(table.table().totals().marks.pulled, 0u);
   EXPECT_EQ(told.flags & kCached, 0);
 }
 
@@ -254,7 +254,7 @@ TEST(NodeTable, KeepsNoMoreBlocksForLinesThanThereAreLines) {
   TestTable table(TestTable::figures(4));
   const std::string value(500, 'v');
   for (std::uint32_t i = 0; i < 100; ++i) ASSERT_EQ(table.change(Op::swap, "a", value, i % 4).status, Status::done);
-  EXPECT_LE(table.table().part(0).usage().live, 7 * block_bytes(1, 500));
+  EXPECT_LE(table.table().zone(0).usage().live, 7 * block_bytes(1, 500));
 }
 
 // What a line of a client that has left remembered was freed when it left, and is another key's by now.
@@ -280,7 +280,7 @@ TEST(NodeTable, FreesWhatALineRememberedOnce) {
       ASSERT_EQ(table.ask(table.numbered(table.request(Op::put, key, value), i % 4), 9).status, Status::done);
       model.emplace(key, value);
     }
-    EXPECT_EQ(table.table().part(0).usage().live, 8 * block_bytes(2, 500));
+    EXPECT_EQ(table.table().zone(0).usage().live, 8 * block_bytes(2, 500));
     std::string wrong;
     EXPECT_EQ(table.content(wrong), model) << wrong;
   }
@@ -337,7 +337,7 @@ TEST(NodeTable, NamesABlockThatHasNoRoomAndKeepsItForAnEra) {
     ASSERT_EQ(table.change(Op::put, "a", std::string(9000, 'x')).status, Status::done);
     eras.safe_ = ++eras.now_;
   }
-  EXPECT_LE(table.table().part(0).waiting_for_eras(), 2u);
+  EXPECT_LE(table.table().zone(0).waiting_for_eras(), 2u);
   for (int i = 0; table.change(Op::insert, "b" + std::to_string(i), std::string(9000, 'y')).status == Status::done;)
     ++i;
   EXPECT_FALSE(std::ranges::equal(there, copy));
@@ -420,7 +420,7 @@ TEST(NodeTable, ScansEveryKeyOnceWhateverTheRoom) {
   }
   EXPECT_EQ(scanned(table, 1 << 16), all);
   EXPECT_EQ(scanned(table, 400), all);
-  EXPECT_GT(table.table().totals().overflow, 0u);
+  EXPECT_GT(table.table().totals().marks.overflow_keys, 0u);
 }
 
 // --- against a model
@@ -502,12 +502,12 @@ Share churn(int updates, const std::function<std::size_t(base::Random&, int)>& b
     const std::string key = "key" + std::to_string(random.below(12'000));
     EXPECT_EQ(table.change(Op::put, key, std::string(bytes(random, i), 'v')).status, Status::done);
     if (i < updates / 4 || i % 997 != 0) continue;
-    const Slabs::Usage& usage = table.table().part(0).usage();
+    const Slabs::Usage& usage = table.table().zone(0).usage();
     share.most = std::max(share.most, static_cast<double>(usage.taken) / static_cast<double>(usage.live));
   }
   std::string wrong;
   EXPECT_TRUE(table.content(wrong).has_value()) << wrong;
-  share.moved = table.table().totals().moved;
+  share.moved = table.table().totals().marks.moved_blocks;
   return share;
 }
 TEST(NodeTableSpace, TakesLittleMoreThanItsBlocks) {
@@ -547,8 +547,8 @@ TEST(NodeTableSpace, MovesBlocksOfOverflowListsToo) {
       model[key] = value;
     }
   }
-  EXPECT_GT(table.table().totals().overflow, 800u);
-  EXPECT_GT(table.table().totals().moved, 0u);
+  EXPECT_GT(table.table().totals().marks.overflow_keys, 800u);
+  EXPECT_GT(table.table().totals().marks.moved_blocks, 0u);
   std::string wrong;
   EXPECT_EQ(table.content(wrong), model) << wrong;
 }

@@ -67,13 +67,13 @@ class TestTable {
   static constexpr base::HashSecret kSecret{0x1234, 0x5678};
   static constexpr std::uint64_t kSession = 7, kToken = 0xabcdef;
 
-  static Figures figures(std::uint64_t buckets, std::uint64_t memory_bytes = 512 << 10, std::uint64_t parts = 1) {
+  static Figures figures(std::uint64_t buckets, std::uint64_t memory_bytes = 512 << 10, std::uint64_t zones = 1) {
     return {.memory_bytes = memory_bytes,
             .salt = 99,
-            .partitions = parts,
-            .partition_buckets = buckets / parts,
-            .parts = parts,
-            .overflow = 4 * parts,
+            .partitions = zones,
+            .partition_buckets = buckets / zones,
+            .zones = zones,
+            .overflow = 4 * zones,
             .clients = 2,
             .lines = 4,
             .chunk_bytes = 32 * 1024};
@@ -177,11 +177,11 @@ class TestTable {
     sent.resize(bytes);
     Request got;
     EXPECT_EQ(get_kv_request(sent, got), Status::done);
-    const auto part = table_->part_of(got);
-    if (part) EXPECT_TRUE(table_->part(*part).try_lock());
+    const auto zone = table_->zone_of(got);
+    if (zone) EXPECT_TRUE(table_->zone(*zone).try_lock());
     bytes = table_->run(got, session, death_.hand(), reply);
-    const bool grows = part && table_->is_turn(got, *part);
-    if (part) table_->part(*part).unlock();
+    const bool grows = zone && table_->is_turn(got, *zone);
+    if (zone) table_->zone(*zone).unlock();
     if (grows) table_->grow(got, death_.hand(), doors_);
     Reply says;
     EXPECT_TRUE(get_reply(base::Bytes(reply).first(bytes), says));
@@ -237,8 +237,8 @@ class TestTable {
   class TestDoors final : public Growth::Doors {
    public:
     explicit TestDoors(TestTable& table) : table_(table) {}
-    bool enter(std::uint64_t part) override { return table_.table_->part(part).try_lock(); }
-    void leave(std::uint64_t part) override { table_.table_->part(part).unlock(); }
+    bool enter(std::uint64_t zone) override { return table_.table_->zone(zone).try_lock(); }
+    void leave(std::uint64_t zone) override { table_.table_->zone(zone).unlock(); }
 
    private:
     TestTable& table_;

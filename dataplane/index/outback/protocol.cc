@@ -27,9 +27,9 @@ namespace {
 
 using layout::Geometry;
 
-// A part takes memory a chunk at a time, and the longest block needs a chunk.
-constexpr std::uint64_t kHeapOfPart = 8 << 20;
-constexpr std::uint64_t kMostParts = 16;
+// A zone takes memory a chunk at a time, and the longest block needs a chunk.
+constexpr std::uint64_t kHeapOfZone = 8 << 20;
+constexpr std::uint64_t kMostZones = 16;
 // A table begins with a 256th of the buckets that there is room for, in as many partitions as threads need, if these are
 // not too small. A scan's position tells a table's locators apart: a quarter of what it can is left to doublings.
 constexpr std::uint64_t kMostDoublings = 8, kPartitionsAtFirst = 16, kFewPartitionBuckets = 256;
@@ -101,26 +101,20 @@ class Side final : public index::NodeSide, private Eras {
   }
   fabric::Service& service() override { return *service_; }
   std::optional<Numbers> numbers() const override {
-    const NodeTable::Totals totals = table_->totals();
+    NodeTable::Totals totals = table_->totals();
     const Growth& growth = table_->growth();
     const Stage stage = table_->stage();
+    totals.marks.locator_bytes = growth.locator_bytes();
+    totals.marks.resize_stage = growth.building() ? 1ull : (stage.moving ? 2ull : 0ull);
+    totals.marks.doublings = stage.level;
+    totals.marks.doublings_left = table_->cut().figures.doublings - stage.level;
+    totals.marks.locators_published = growth.figures().published;
+    totals.marks.held_calls = service_->held();
     return Numbers{.keys = totals.keys,
                    .bytes = totals.bytes,
                    .heap = table_->cut().blocks_end() - table_->cut().blocks,
                    .live = totals.bytes + totals.keys * kBlockHeader,
-                   .marks = {.overflow_keys = totals.overflow,
-                             .locator_bytes = growth.locator_bytes(),
-                             .resize_stage = growth.building() ? 1ull : (stage.moving ? 2ull : 0ull),
-                             .doublings = stage.level,
-                             .doublings_left = table_->cut().figures.doublings - stage.level,
-                             .make_ups = totals.make_ups,
-                             .reseeds = totals.reseeds,
-                             .pulled = totals.pulled,
-                             .locators_published = growth.figures().published,
-                             .settled = totals.settled,
-                             .moved_blocks = totals.moved,
-                             .in_place = totals.in_place,
-                             .held_calls = service_->held()}};
+                   .marks = totals.marks};
   }
 
  private:
@@ -320,16 +314,16 @@ Figures figures_of(const Geometry& geometry, const base::HashSecret& seed) {
   const std::uint64_t at_first = rows >> doublings;
   const std::uint64_t fewest = (at_first + LocatorShape::kPartitionBuckets - 1) / LocatorShape::kPartitionBuckets;
   const std::uint64_t partitions = std::max(fewest, std::min(kPartitionsAtFirst, at_first / kFewPartitionBuckets));
-  const std::uint64_t most_parts = std::clamp<std::uint64_t>(std::bit_floor(heap / kHeapOfPart), 1, kMostParts);
-  const std::uint64_t parts = std::min(most_parts, partitions);
+  const std::uint64_t most_zones = std::clamp<std::uint64_t>(std::bit_floor(heap / kHeapOfZone), 1, kMostZones);
+  const std::uint64_t zones = std::min(most_zones, partitions);
   const auto drawn = [&seed](std::string_view what) { return base::keyed_hash(seed, base::bytes_of(what)); };
   return {.memory_bytes = heap,
           .generation = 2 + drawn("generation") % kGenerations,
           .salt = drawn("salt"),
           .partitions = partitions,
           .partition_buckets = at_first / partitions,
-          .parts = parts,
-          .overflow = base::round_up(geometry.rows, parts),
+          .zones = zones,
+          .overflow = base::round_up(geometry.rows, zones),
           .clients = clients,
           .lines = std::clamp(std::bit_floor(lines), kFewestLines, kMostLines),
           .doublings = doublings};

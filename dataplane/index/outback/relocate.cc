@@ -48,10 +48,10 @@ Task<Result<index::Movable::Standing>> Relocation::standing() {
 }
 
 // Asks for a step that needs no key. The memory node refuses it if this session's lease has been lost.
-Task<Result<Reply>> Relocation::ask_part(Op op, std::uint64_t move, std::uint64_t part) {
+Task<Result<Reply>> Relocation::ask_zone(Op op, std::uint64_t move, std::uint64_t zone) {
   fabric::Buffer request, room;
   const Result<Reply> reply =
-      co_await state_.ask({.op = op, .place = part, .move = move}, request, room, soon(), cost_);
+      co_await state_.ask({.op = op, .place = zone, .move = move}, request, room, soon(), cost_);
   if (!reply.ok()) co_return reply.status();
   if (reply->status == Status::old_map) co_return index::map_is_old(move);
   if (reply->status != Status::done) co_return state_.refusal(reply->status);
@@ -92,15 +92,15 @@ Task<Result<Relocation::Left>> Relocation::ask_of(Op op, std::uint64_t move, std
   }
 }
 
-// One part after the other. Each is closed under its lock, so that no operation by an older map is in the middle there.
+// One zone after the other. Each is closed under its lock, so that no operation by an older map is in the middle there.
 Task<base::Status> Relocation::close(index::Arrivals*, const GoOn& go_on) {
   const std::uint64_t move = state_.move.number;
-  for (std::uint64_t part = 0;;) {
+  for (std::uint64_t zone = 0;;) {
     if (base::Status status = go_on(); !status.ok()) co_return status;
-    const Result<Reply> closed = co_await ask_part(Op::close, move, part);
+    const Result<Reply> closed = co_await ask_zone(Op::close, move, zone);
     if (!closed.ok()) co_return closed.status();
     if (closed->number == 0) co_return go_on();
-    part = closed->number;
+    zone = closed->number;
   }
 }
 
@@ -126,7 +126,7 @@ Task<base::Status> Relocation::move_away(index::Arrivals& arrivals, const GoOn& 
     }
   }
   if (state_.move.number != work.move) co_return base::Status(Code::stale, "the shard map has another move by now");
-  co_return (co_await ask_part(Op::finish, work.move, 0)).status();
+  co_return (co_await ask_zone(Op::finish, work.move, 0)).status();
 }
 
 Task<base::Status> Relocation::send_all(Work& work, const std::vector<std::string>& keys) {

@@ -39,7 +39,7 @@ class Relocation final : public index::Movable {
     std::string value;
   };
   task::Task<base::Result<Left>> ask_of(Op op, std::uint64_t move, std::string_view key);
-  task::Task<base::Result<Reply>> ask_part(Op op, std::uint64_t move, std::uint64_t part);
+  task::Task<base::Result<Reply>> ask_zone(Op op, std::uint64_t move, std::uint64_t zone);
   base::Nanos soon() const;
 
   Table& table_;

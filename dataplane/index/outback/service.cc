@@ -11,7 +11,7 @@ namespace farpool::outback {
 
 using fabric::Served;
 
-NodeService::NodeService(NodeTable& table) : table_(table), waiting_(table.parts()) {}
+NodeService::NodeService(NodeTable& table) : table_(table), waiting_(table.zones()) {}
 
 NodeService::~NodeService() {
   for (auto& waiting : waiting_) {
@@ -26,12 +26,12 @@ Served NodeService::serve(fabric::Call& call) noexcept {
   if (const Status status = get_kv_request(call.request, request); status != Status::done) {
     return Served::done(put_kv_reply(Reply{.status = status, .generation = table_.stage().generation}, call.reply));
   }
-  const auto part = table_.part_of(request);
-  if (!part) return Served::done(table_.run(request, call.session_id, call.hand, call.reply));
-  if (table_.part(*part).try_lock()) {
+  const auto zone = table_.zone_of(request);
+  if (!zone) return Served::done(table_.run(request, call.session_id, call.hand, call.reply));
+  if (table_.zone(*zone).try_lock()) {
     const std::size_t bytes = table_.run(request, call.session_id, call.hand, call.reply);
-    const bool grows = table_.is_turn(request, *part);
-    leave(*part);
+    const bool grows = table_.is_turn(request, *zone);
+    leave(*zone);
     if (grows) table_.grow(request, call.hand, *this);
     return Served::done(bytes);
   }
@@ -43,36 +43,36 @@ Served NodeService::serve(fabric::Call& call) noexcept {
                                                  .request = {call.request.begin(), call.request.end()},
                                                  .ticket = call.hold()})
                          .release();
-  auto& waiting = waiting_[*part];
+  auto& waiting = waiting_[*zone];
   held->next = waiting.load(std::memory_order_relaxed);
   while (!waiting.compare_exchange_weak(held->next, held, std::memory_order_seq_cst)) {
   }
   // The other thread may have left before it could see this CALL.
-  if (table_.part(*part).try_lock()) leave(*part);
+  if (table_.zone(*zone).try_lock()) leave(*zone);
   return Served::held();
 }
 
-void NodeService::answer(Held* held, std::uint64_t part) {
+void NodeService::answer(Held* held, std::uint64_t zone) {
   Request request;
   FARPOOL_CHECK(get_kv_request(held->request, request) == Status::done);
   // No reply is longer than the longest block, or than a step of a scan.
   std::vector<std::byte> reply(
       std::min(held->ticket.room(), layout::kv_reply_bytes(layout::kMaxKeyBytes, layout::kMaxValueBytes)));
   const std::size_t bytes = table_.run(request, held->session, held->hand, reply);
-  table_.owe(request, part);
+  table_.owe(request, zone);
   held->ticket.answer(base::Bytes(reply).first(bytes));
   delete held;
 }
 
-void NodeService::leave(std::uint64_t part) {
-  auto& waiting = waiting_[part];
+void NodeService::leave(std::uint64_t zone) {
+  auto& waiting = waiting_[zone];
   for (;;) {
     Held* latest = waiting.exchange(nullptr, std::memory_order_seq_cst);
     Held* first = nullptr;
     while (latest != nullptr) first = std::exchange(latest, std::exchange(latest->next, first));
-    while (first != nullptr) answer(std::exchange(first, first->next), part);
-    table_.part(part).unlock();
-    if (waiting.load(std::memory_order_seq_cst) == nullptr || !table_.part(part).try_lock()) return;
+    while (first != nullptr) answer(std::exchange(first, first->next), zone);
+    table_.zone(zone).unlock();
+    if (waiting.load(std::memory_order_seq_cst) == nullptr || !table_.zone(zone).try_lock()) return;
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outback's CALLs on the memory node. Each is executed on the thread that has received it, under the lock of one part of
+// Outback's CALLs on the memory node. Each is executed on the thread that has received it, under the lock of one zone of
 // the table. A CALL that finds the lock taken is held: the thread that has the lock executes it before it goes.
 #pragma once
 
@@ -22,8 +22,8 @@ class NodeService final : public fabric::Service, private Growth::Doors {
 
   fabric::Served serve(fabric::Call& call) noexcept override;
   void release(std::uint64_t session_id) noexcept override;
-  // Executes what is held for a part whose lock this thread has, and gives the lock back.
-  void leave(std::uint64_t part) override;
+  // Executes what is held for a zone whose lock this thread has, and gives the lock back.
+  void leave(std::uint64_t zone) override;
   // CALLs that had to be held so far.
   std::uint64_t held() const { return held_.load(std::memory_order_relaxed); }
 
@@ -35,11 +35,11 @@ class NodeService final : public fabric::Service, private Growth::Doors {
     std::vector<std::byte> request;
     fabric::Ticket ticket;
   };
-  void answer(Held* held, std::uint64_t part);
-  bool enter(std::uint64_t part) override { return table_.part(part).try_lock(); }
+  void answer(Held* held, std::uint64_t zone);
+  bool enter(std::uint64_t zone) override { return table_.zone(zone).try_lock(); }
 
   NodeTable& table_;
-  std::vector<std::atomic<Held*>> waiting_;  // by part, the latest first
+  std::vector<std::atomic<Held*>> waiting_;  // by zone, the latest first
   std::atomic<std::uint64_t> held_{0};
 };
 

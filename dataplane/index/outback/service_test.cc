@@ -232,7 +232,7 @@ TEST(OutbackService, HoldsACallWhosePartIsTakenAndAFenceWaitsForIt) {
   Worker worker(network.add_client({.role = "client"}), 1);
   std::optional<Reply> told;
   bool over = false, fenced = false;
-  ASSERT_TRUE(host.table().part(0).try_lock());
+  ASSERT_TRUE(host.table().zone(0).try_lock());
   task::Scope scope;
   scope.spawn(until_over(put_one(worker, told), over));
   ASSERT_TRUE(network.run_until([&] { return host.service().held() == 1; }, base::kSecond));

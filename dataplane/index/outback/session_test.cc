@@ -124,7 +124,7 @@ struct World {
                           .salt = empty.header().salt,
                           .partitions = empty.header().shape.partitions,
                           .partition_buckets = empty.header().shape.buckets,
-                          .parts = 1,
+                          .zones = 1,
                           .overflow = 64,
                           .clients = 4,
                           .lines = 4,
@@ -309,7 +309,7 @@ TEST(OutbackSession, AChangeTakesEffectOnceOverProcessesOfTheMemoryNode) {
   world.run(client.leave());
 }
 
-// A CALL is held while another thread has the lock of its part. Here the test has it.
+// A CALL is held while another thread has the lock of its zone. Here the test has it.
 task::Task<void> change_in_vain(World& world, Client& client, base::Status& status) {
   Cost cost;
   status = (co_await client.table().put("key", "after", world.network.now() + kSecond, cost)).status();
@@ -324,8 +324,8 @@ TEST(OutbackSession, AFenceWaitsForCallsThatAreHeldAndTheseHaveNoEffect) {
   };
   world.run(put(world, doomed));
   NodeService& service = world.process->service();
-  for (std::uint64_t part = 0; part < world.process->table().parts(); ++part) {
-    ASSERT_TRUE(world.process->table().part(part).try_lock());
+  for (std::uint64_t zone = 0; zone < world.process->table().zones(); ++zone) {
+    ASSERT_TRUE(world.process->table().zone(zone).try_lock());
   }
   base::Status status;
   task::Scope scope;
@@ -338,7 +338,7 @@ TEST(OutbackSession, AFenceWaitsForCallsThatAreHeldAndTheseHaveNoEffect) {
   });
   world.pass(10 * kMillisecond);
   EXPECT_FALSE(fenced) << "the fence is over while a CALL is held";
-  for (std::uint64_t part = 0; part < world.process->table().parts(); ++part) service.leave(part);
+  for (std::uint64_t zone = 0; zone < world.process->table().zones(); ++zone) service.leave(zone);
   ASSERT_TRUE(world.network.run_until([&] { return fenced; }, world.soon()));
   ASSERT_TRUE(world.network.run_until([&] { return scope.running() == 0; }, world.network.now() + 60 * kSecond));
   EXPECT_EQ(status.code(), base::Code::unknown_outcome) << status.message();

@@ -50,20 +50,20 @@ std::uint64_t footprint(std::uint64_t bytes) {
 Chunks::Chunks(const Cut& cut)
     : cut_(cut), owners_(cut.chunks), pages_(cut.chunks * (cut.figures.chunk_bytes / kPageBytes)) {}
 
-bool Chunks::claim(std::uint64_t chunk, std::uint64_t part) {
+bool Chunks::claim(std::uint64_t chunk, std::uint64_t zone) {
   std::uint32_t nobody = 0;
-  const auto us = static_cast<std::uint32_t>(part + 1);
+  const auto us = static_cast<std::uint32_t>(zone + 1);
   return owners_[chunk].compare_exchange_strong(nobody, us, std::memory_order_acq_rel) || nobody == us;
 }
 
-std::optional<std::uint64_t> Chunks::claim(std::uint64_t part) {
+std::optional<std::uint64_t> Chunks::claim(std::uint64_t zone) {
   for (std::uint64_t chunk = 0; chunk < owners_.size(); ++chunk) {
-    if (owners_[chunk].load(std::memory_order_relaxed) == 0 && claim(chunk, part)) return chunk;
+    if (owners_[chunk].load(std::memory_order_relaxed) == 0 && claim(chunk, zone)) return chunk;
   }
   return std::nullopt;
 }
 
-Slabs::Slabs(Chunks& chunks, std::uint64_t part) : chunks_(chunks), part_(part), classes_(sizes().count()) {}
+Slabs::Slabs(Chunks& chunks, std::uint64_t zone) : chunks_(chunks), zone_(zone), classes_(sizes().count()) {}
 
 void Slabs::add_free(std::uint64_t address, std::uint64_t bytes) {
   free_.emplace(address, bytes);
@@ -90,7 +90,7 @@ std::optional<std::uint64_t> Slabs::take_run(std::uint64_t bytes, std::uint64_t 
       if (begin + bytes < address + length) add_free(begin + bytes, address + length - begin - bytes);
       return begin;
     }
-    const auto chunk = bytes > cut().figures.chunk_bytes ? std::nullopt : chunks_.claim(part_);
+    const auto chunk = bytes > cut().figures.chunk_bytes ? std::nullopt : chunks_.claim(zone_);
     if (!chunk) return std::nullopt;
     add_free(cut().blocks + *chunk * cut().figures.chunk_bytes, cut().figures.chunk_bytes);
   }
@@ -181,7 +181,7 @@ bool Slabs::spend_reserve() {
 
 void Slabs::give(std::uint64_t address, std::uint64_t bytes) {
   usage_.live -= bytes;
-  if (usage_.live == 0) spend_reserve();  // nothing is left to change: other parts may need the chunk
+  if (usage_.live == 0) spend_reserve();  // nothing is left to change: other zones may need the chunk
   ++given_since_;
   if (bytes > kMostSmall) {
     const std::uint64_t run = base::round_up(bytes, kRunUnit);
@@ -209,7 +209,7 @@ void Slabs::give(std::uint64_t address, std::uint64_t bytes) {
 }
 
 bool Slabs::adopt(std::uint64_t address, std::uint64_t bytes) {
-  if (!chunks_.claim(chunks_.chunk_of(address), part_)) return false;
+  if (!chunks_.claim(chunks_.chunk_of(address), zone_)) return false;
   usage_.live += bytes;
   if (bytes > kMostSmall) {
     const std::uint64_t run = base::round_up(bytes, kRunUnit);

@@ -2,12 +2,12 @@
 // Which blocks of the memory are in use. All of it is in this process's own memory: the next process finds out from what
 // slots and overflow lists point to. So a process that dies leaves nothing half allocated.
 //
-// The memory is cut into chunks, and a part takes a chunk when it needs one. Blocks of up to kMostSmall bytes lie in
+// The memory is cut into chunks, and a zone takes a chunk when it needs one. Blocks of up to kMostSmall bytes lie in
 // pages; a page has blocks of one size. Longer ones are runs of kRunUnit bytes. A page without blocks goes back to the
-// chunk's free runs, and a chunk without any goes back to all parts.
+// chunk's free runs, and a chunk without any goes back to all zones.
 //
 // Sizes are so close that the average block wastes about 3 %. When values change their length, pages of the old size
-// lose their blocks one by one: Slabs names the emptiest page (victim), and the part moves its blocks elsewhere.
+// lose their blocks one by one: Slabs names the emptiest page (victim), and the zone moves its blocks elsewhere.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ const Sizes& sizes();
 // Returns how much memory a block of that length takes.
 std::uint64_t footprint(std::uint64_t bytes);
 
-// What all parts share: who has which chunk, and the state of each page. A page's state belongs to the part that has the
+// What all zones share: who has which chunk, and the state of each page. A page's state belongs to the zone that has the
 // chunk.
 class Chunks {
  public:
@@ -59,23 +59,23 @@ class Chunks {
 
   explicit Chunks(const Cut& cut);
   const Cut& cut() const { return cut_; }
-  // Gives a chunk that nobody has to a part. Any thread.
-  std::optional<std::uint64_t> claim(std::uint64_t part);
-  bool claim(std::uint64_t chunk, std::uint64_t part);
+  // Gives a chunk that nobody has to a zone. Any thread.
+  std::optional<std::uint64_t> claim(std::uint64_t zone);
+  bool claim(std::uint64_t chunk, std::uint64_t zone);
   void release(std::uint64_t chunk) { owners_[chunk].store(0, std::memory_order_release); }
   Page& page(std::uint64_t index) { return pages_[index]; }
   std::uint64_t chunk_of(std::uint64_t address) const { return (address - cut_.blocks) / cut_.figures.chunk_bytes; }
 
  private:
   const Cut cut_;
-  std::vector<std::atomic<std::uint32_t>> owners_;  // part + 1
+  std::vector<std::atomic<std::uint32_t>> owners_;  // zone + 1
   std::vector<Page> pages_;
 };
 
-// The blocks of one part. One thread at a time.
+// The blocks of one zone. One thread at a time.
 class Slabs {
  public:
-  Slabs(Chunks& chunks, std::uint64_t part);
+  Slabs(Chunks& chunks, std::uint64_t zone);
 
   // Returns the address of room for a block of that length. Nothing: there is none.
   std::optional<std::uint64_t> take(std::uint64_t bytes);
@@ -126,7 +126,7 @@ class Slabs {
   bool choose_victim();
 
   Chunks& chunks_;
-  const std::uint64_t part_;
+  const std::uint64_t zone_;
   std::vector<Class> classes_;
   std::map<std::uint64_t, std::uint64_t> free_;  // by address
   std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_length_;

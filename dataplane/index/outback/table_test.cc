@@ -114,7 +114,7 @@ TEST(TableTest, DoesWhatAMapDoes) {
     EXPECT_GT(client.table().marks().make_ups, 0u);
     EXPECT_GT(client.table().marks().seeds_learned, 0u);
     EXPECT_GT(client.table().marks().long_blocks, 0u);
-    EXPECT_GT(bed.host().table().totals().overflow, 0u) << "no key overflowed";
+    EXPECT_GT(bed.host().table().totals().marks.overflow_keys, 0u) << "no key overflowed";
   }
 }
 
@@ -208,8 +208,8 @@ task::Task<void> look_with_old_seeds(Bed& bed, Bed::Client& writer, Bed::Client&
   Cost cost;
   EXPECT_TRUE((co_await reader.table().open(bed.soon(), cost)).ok());
   for (std::uint64_t i = 0; i < 60; ++i) unwrap(co_await writer.table().put(key_of(i), "value", bed.soon(), cost));
-  EXPECT_GT(bed.host().table().totals().reseeds, 0u);
-  EXPECT_EQ(bed.host().table().totals().overflow, 0u);
+  EXPECT_GT(bed.host().table().totals().marks.reseeds, 0u);
+  EXPECT_EQ(bed.host().table().totals().marks.overflow_keys, 0u);
   std::uint32_t twice = 0;
   for (std::uint64_t i = 0; i < 60; ++i) {
     EXPECT_EQ(unwrap(co_await reader.table().lookup(key_of(i), bed.soon(), cost = {})),

@@ -134,9 +134,9 @@ class Verifier {
           "line " + std::to_string(number));
   }
   void marks() {
-    for (std::uint64_t part = 0; part < cut_.figures.parts; ++part) {
+    for (std::uint64_t zone = 0; zone < cut_.figures.zones; ++zone) {
       for (std::uint64_t mark = 0; mark < marks_of(cut_.figures); ++mark) {
-        const std::uint64_t at = mark_at(cut_.figures, part, mark);
+        const std::uint64_t at = mark_at(cut_.figures, zone, mark);
         if (word(at) != 0) marks_[word(at)] = at;
       }
     }
@@ -173,8 +173,8 @@ class Verifier {
       }
     }
     const std::uint64_t chunk = (seen.address - cut_.blocks) / cut_.figures.chunk_bytes;
-    if (chunk_parts_.emplace(chunk, cut_.part_of(seen.bucket)).first->second != cut_.part_of(seen.bucket)) {
-      tell(Kind::impossible, seen.bucket, 0, seen.address, "the block of " + whose + " lies in another part's chunk");
+    if (chunk_zones_.emplace(chunk, cut_.zone_of(seen.bucket)).first->second != cut_.zone_of(seen.bucket)) {
+      tell(Kind::impossible, seen.bucket, 0, seen.address, "the block of " + whose + " lies in another zone's chunk");
     }
     report_.block_bytes += footprint(seen.bytes);
     if (look_.visit) look_.visit(seen);
@@ -308,7 +308,7 @@ class Verifier {
   std::deque<std::vector<std::byte>> patched_;
   std::unordered_map<std::uint64_t, std::vector<base::Bytes>> listed_;  // keys in overflow, by bucket
   std::unordered_set<std::uint64_t> reached_;
-  std::unordered_map<std::uint64_t, std::uint64_t> page_sizes_, chunk_parts_;
+  std::unordered_map<std::uint64_t, std::uint64_t> page_sizes_, chunk_zones_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> extents_;
   std::map<std::uint64_t, std::uint64_t> marks_;  // of keys that leave and have not been seen yet: where they are
   Report report_;

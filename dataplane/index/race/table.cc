@@ -36,20 +36,15 @@ Table::State::State(session::Session& session, heap::Heap* other_heap, const lay
       repairer(session, *this),
       directory(session, geometry.tables),
       groups(std::make_unique<Groups>(*this)),
-      splitter(session, directory, this->geometry, *groups),
+      splitter(session, directory, this->geometry, *groups,
+               {.begun = marks.splits, .finished = marks.splits_finished, .taken_over = marks.splits_taken_over}),
       relocation(std::make_unique<Relocation>(*this)) {
   heap.set_references(*this);
 }
 Table::State::~State() = default;
 
 const layout::Geometry& Table::geometry() const { return state_->geometry; }
-const Marks& Table::marks() const {
-  const directory::Splitter::Marks& splits = state_->splitter.marks();
-  state_->marks.splits = splits.begun;
-  state_->marks.splits_finished = splits.finished;
-  state_->marks.splits_taken_over = splits.taken_over;
-  return state_->marks;
-}
+const Marks& Table::marks() const { return state_->marks; }
 Task<void> Table::maintain(Nanos deadline) {
   state_->clearing.maintain();
   return state_->heap.maintain(deadline);

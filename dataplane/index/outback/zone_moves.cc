@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a part does while keys move to another memory node: docs/adr/0035.
+// What a zone does while keys move to another memory node: docs/adr/0035.
 #include <algorithm>
 
 #include "base/marks.h"
-#include "index/outback/part.h"
+#include "index/outback/zone.h"
 
 namespace farpool::outback {
 
 // Returns the number of the mark of a key that is leaving.
-std::optional<std::uint64_t> Part::mark_of_key(std::uint64_t hash) const {
+std::optional<std::uint64_t> Zone::mark_of_key(std::uint64_t hash) const {
   if (leaving_ == 0) return std::nullopt;
   const auto found = std::find(marks_.begin(), marks_.end(), mark_of(hash));
   if (found == marks_.end()) return std::nullopt;
@@ -16,14 +16,14 @@ std::optional<std::uint64_t> Part::mark_of_key(std::uint64_t hash) const {
 }
 
 // The caller has written the word, or lets a change of several words write it.
-void Part::set_mark(std::uint64_t mark, std::uint64_t word) {
+void Zone::set_mark(std::uint64_t mark, std::uint64_t word) {
   leaving_ += word != 0 ? 1 : 0;
   leaving_ -= marks_[mark] != 0 ? 1 : 0;
   marks_[mark] = word;
 }
 
 // Says why the client may not make this change here, by what it knows of moves.
-Status Part::judge_move(const Work& work) const {
+Status Zone::judge_move(const Work& work) const {
   const Request& request = *work.request;
   if (closed_ > request.move) return Status::old_map;
   const bool leaves = (request.flags & Request::kLeaves) != 0;
@@ -35,7 +35,7 @@ Status Part::judge_move(const Work& work) const {
   return Status::done;
 }
 
-Status Part::close(std::uint64_t move, fabric::Hand hand) {
+Status Zone::close(std::uint64_t move, fabric::Hand hand) {
   if (closed_ > move) return Status::old_map;
   if (closed_ == move) return Status::done;
   hand.write(at(closed_at(cut().figures, number_)), move);
@@ -43,7 +43,7 @@ Status Part::close(std::uint64_t move, fabric::Hand hand) {
   return Status::done;
 }
 
-Status Part::leave(const Request& request, fabric::Hand hand, Answer& answer) {
+Status Zone::leave(const Request& request, fabric::Hand hand, Answer& answer) {
   hand_ = hand;
   if (closed_ != request.move) return closed_ > request.move ? Status::old_map : Status::bad_place;
   Work work{.request = &request};
@@ -64,8 +64,8 @@ Status Part::leave(const Request& request, fabric::Hand hand, Answer& answer) {
   return Status::done;
 }
 
-// The key and its mark go together, in the part's own record.
-Status Part::left(const Request& request, fabric::Hand hand) {
+// The key and its mark go together, in the zone's own record.
+Status Zone::left(const Request& request, fabric::Hand hand) {
   hand_ = hand;
   Work work{.request = &request};
   if (const Status status = seek(work); status != Status::done) return status;
@@ -81,7 +81,7 @@ Status Part::left(const Request& request, fabric::Hand hand) {
   return Status::done;
 }
 
-Status Part::stay(const Request& request, fabric::Hand hand) {
+Status Zone::stay(const Request& request, fabric::Hand hand) {
   hand_ = hand;
   const std::uint64_t key = hash(request.key);
   if (!belongs(key, request.place)) return Status::bad_place;

@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a part does when its table has got another locator: each key moves to the bucket that the locator gives it. A move
-// is a change like any other, decided by one word of the part's own record.
+// What a zone does when its table has got another locator: each key moves to the bucket that the locator gives it. A move
+// is a change like any other, decided by one word of the zone's own record.
 #include <array>
 
 #include "base/check.h"
 #include "base/marks.h"
-#include "index/outback/part.h"
+#include "index/outback/zone.h"
 
 namespace farpool::outback {
-namespace {
-
-void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 base::Status GrowthSettings::check() const {
   const auto wrong = [](const std::string& what) {
@@ -35,7 +29,7 @@ base::Status GrowthSettings::check() const {
   return {};
 }
 
-void Part::enter() {
+void Zone::enter() {
   const std::uint64_t word = ground_.stage->load(std::memory_order_acquire);
   if (word == stage_word_) return;
   stage_word_ = word;
@@ -51,18 +45,18 @@ void Part::enter() {
   cursors_.resize((cut().first_partition(number_ + 1) - cut().first_partition(number_)) << stage_.old_level());
 }
 
-std::size_t Part::source_of(std::uint64_t bucket) const {
+std::size_t Zone::source_of(std::uint64_t bucket) const {
   const std::uint64_t first = cut().first_partition(number_), count = cut().first_partition(number_ + 1) - first;
   const std::uint64_t old = bucket / shape_.buckets % old_shape_.partitions;
   return old / cut().figures.partitions * count + old % cut().figures.partitions - first;
 }
 
-std::uint64_t Part::old_partition(std::size_t source) const {
+std::uint64_t Zone::old_partition(std::size_t source) const {
   const std::uint64_t first = cut().first_partition(number_), count = cut().first_partition(number_ + 1) - first;
   return source / count * cut().figures.partitions + first + source % count;
 }
 
-bool Part::look_before(std::uint64_t place, std::uint64_t hash, base::Bytes key, Found& found,
+bool Zone::look_before(std::uint64_t place, std::uint64_t hash, base::Bytes key, Found& found,
                        std::uint64_t& bucket) const {
   bucket = place;
   if (!look(place, hash, key, found)) return false;
@@ -85,7 +79,7 @@ bool Part::look_before(std::uint64_t place, std::uint64_t hash, base::Bytes key,
   return true;
 }
 
-void Part::gather(std::uint64_t bucket, std::uint64_t partition, const LocatorShape& shape,
+void Zone::gather(std::uint64_t bucket, std::uint64_t partition, const LocatorShape& shape,
                   std::vector<std::uint64_t>& hashes) const {
   const auto add = [&](const BlockView& block) {
     const std::uint64_t key = hash(block.key);
@@ -96,7 +90,7 @@ void Part::gather(std::uint64_t bucket, std::uint64_t partition, const LocatorSh
     const auto block = SlotWord::empty(slot) ? std::nullopt : view(SlotWord::Address::get(slot));
     if (block) add(*block);
   }
-  std::uint64_t steps = counters_.overflow.load(std::memory_order_relaxed);
+  std::uint64_t steps = counted_.overflow.get();
   for (std::uint64_t address = SlotWord::cached(words[0]) ? word(cut().head_at(bucket)) : 0; address != 0; --steps) {
     const auto block = view(address);
     if (!block || steps == 0) return;
@@ -106,7 +100,7 @@ void Part::gather(std::uint64_t bucket, std::uint64_t partition, const LocatorSh
 }
 
 // Moves a key of the bucket that belongs elsewhere. False: there is none.
-bool Part::move_out(std::uint64_t bucket) {
+bool Zone::move_out(std::uint64_t bucket) {
   const Words words = words_of(bucket);
   for (std::uint64_t slot = 0; slot < kBucketSlots; ++slot) {
     const std::uint64_t address = SlotWord::Address::get(words[slot]);
@@ -116,7 +110,7 @@ bool Part::move_out(std::uint64_t bucket) {
     if (home == bucket) continue;
     return move_key(bucket, {.there = true, .slot = slot, .address = address, .view = *block}, key, home);
   }
-  std::uint64_t steps = counters_.overflow.load(std::memory_order_relaxed);
+  std::uint64_t steps = counted_.overflow.get();
   std::uint64_t link = cut().head_at(bucket);
   for (std::uint64_t address = SlotWord::cached(words[0]) ? word(link) : 0; address != 0; --steps) {
     const auto block = view(address);
@@ -134,7 +128,7 @@ bool Part::move_out(std::uint64_t bucket) {
 
 // The block stays where it is. What points to it, and the bucket that it names, change together. False: the memory's
 // bytes cannot be.
-bool Part::move_key(std::uint64_t from, const Found& found, std::uint64_t hash, std::uint64_t to) {
+bool Zone::move_key(std::uint64_t from, const Found& found, std::uint64_t hash, std::uint64_t to) {
   const Words before = words_of(to);
   const Seed seed_before = seed_of(to);
   Words after = before;
@@ -168,14 +162,14 @@ bool Part::move_key(std::uint64_t from, const Found& found, std::uint64_t hash, 
     plan.add(cut().head_at(to), address);
   }
   commit_own(plan);
-  bump(counters_.settled);
-  bump(counters_.reseeds, seed != seed_before ? 1 : 0);
-  bump(counters_.overflow, (listed ? 1 : 0) - (found.overflow ? 1ull : 0));
+  bump<&index::NodeMarks::settled>();
+  bump<&index::NodeMarks::reseeds>(seed != seed_before ? 1 : 0);
+  counted_.overflow.add((listed ? 1 : 0) - (found.overflow ? 1ull : 0));
   return true;
 }
 
 // Gives a bucket the seed that the locator has, so that clients need not learn it, if its keys allow that.
-void Part::align(std::uint64_t bucket) {
+void Zone::align(std::uint64_t bucket) {
   const Words before = words_of(bucket);
   const Seed seed_before = seed_of(bucket);
   Seed seed{.value = outback::seed_in(shape_, ground_.place(stage_.place), bucket),
@@ -194,12 +188,12 @@ void Part::align(std::uint64_t bucket) {
   Plan plan;
   plan_bucket(bucket, before, after, seed_before, seed, plan);
   commit_own(plan);
-  bump(counters_.reseeds);
+  bump<&index::NodeMarks::reseeds>();
 }
 
 // First buckets lose the keys that belong elsewhere. All that the old partition has become are looked at: a locator that
 // was damaged, and is another one now, has left keys in any of them.
-void Part::settle_source(std::size_t source, std::uint64_t& buckets) {
+void Zone::settle_source(std::size_t source, std::uint64_t& buckets) {
   const std::uint64_t each = shape_.buckets, all = each * (stage_.doubled ? 2 : 1);
   const std::uint64_t first = old_partition(source) * each;
   std::uint32_t& cursor = cursors_[source];
@@ -217,7 +211,7 @@ void Part::settle_source(std::size_t source, std::uint64_t& buckets) {
   }
 }
 
-bool Part::settle(std::uint64_t& buckets, fabric::Hand hand) {
+bool Zone::settle(std::uint64_t& buckets, fabric::Hand hand) {
   hand_ = hand;
   for (; stage_.moving && source_ < cursors_.size(); ++source_) {
     settle_source(source_, buckets);
@@ -226,7 +220,7 @@ bool Part::settle(std::uint64_t& buckets, fabric::Hand hand) {
   return true;
 }
 
-bool Part::settle_partition(std::uint64_t partition, std::uint64_t& buckets, fabric::Hand hand) {
+bool Zone::settle_partition(std::uint64_t partition, std::uint64_t& buckets, fabric::Hand hand) {
   if (!stage_.moving) return true;
   hand_ = hand;
   const std::size_t source = source_of(partition * shape_.buckets);

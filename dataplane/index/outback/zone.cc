@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "index/outback/part.h"
+#include "index/outback/zone.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,13 +21,10 @@ constexpr int kMovedAtOnce = 3;
 constexpr std::size_t kCollectedAtOnce = 64;
 // Values of up to so many bytes are written in place, by effects of the line's record.
 constexpr std::uint64_t kMostInPlace = 64;
-void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
 
 }  // namespace
 
-Part::Part(const Ground& ground, Chunks& chunks, std::uint64_t number)
+Zone::Zone(const Ground& ground, Chunks& chunks, std::uint64_t number)
     : ground_(ground), number_(number), slabs_(chunks, number) {
   closed_ = word(closed_at(cut().figures, number));
   for (std::uint64_t mark = 0; mark < marks_of(cut().figures); ++mark) {
@@ -37,47 +34,47 @@ Part::Part(const Ground& ground, Chunks& chunks, std::uint64_t number)
   enter();
 }
 
-Part::~Part() {
+Zone::~Zone() {
   for (Freed* freed = given_back_.load(); freed != nullptr;) delete std::exchange(freed, freed->next);
 }
 
-bool Part::try_lock() {
+bool Zone::try_lock() {
   for (int step = 0; step < kSteps; ++step) {
     if (!locked_.load(std::memory_order_seq_cst) && !locked_.exchange(true, std::memory_order_seq_cst)) return true;
   }
   return false;
 }
 
-void Part::give_back(std::uint64_t address, std::uint64_t bytes) {
+void Zone::give_back(std::uint64_t address, std::uint64_t bytes) {
   auto* freed = new Freed{.next = given_back_.load(std::memory_order_relaxed), .address = address, .bytes = bytes};
   while (!given_back_.compare_exchange_weak(freed->next, freed, std::memory_order_release)) {
   }
 }
 
-bool Part::adopt(std::uint64_t address, std::uint64_t bytes, const BlockView* key, bool overflow) {
+bool Zone::adopt(std::uint64_t address, std::uint64_t bytes, const BlockView* key, bool overflow) {
   if (key != nullptr) {
-    bump(counters_.keys);
-    bump(counters_.bytes, key->key.size() + key->value.size());
-    bump(counters_.overflow, overflow ? 1 : 0);
+    counted_.keys.add();
+    counted_.bytes.add(key->key.size() + key->value.size());
+    counted_.overflow.add(overflow ? 1 : 0);
   }
   return slabs_.adopt(address, bytes);
 }
 
 // --- looking
 
-Part::Words Part::words_of(std::uint64_t bucket) const {
+Zone::Words Zone::words_of(std::uint64_t bucket) const {
   Words words{};
   for (std::uint64_t slot = 0; slot < kBucketSlots; ++slot) words[slot] = word(cut().slot_at(bucket, slot));
   return words;
 }
 
-void Part::describe(std::uint64_t bucket, Reply& reply) const {
+void Zone::describe(std::uint64_t bucket, Reply& reply) const {
   reply.hint = hint_of(seed_of(bucket));
   // A key that has not been moved yet is found like one in overflow: by a make-up get.
   if (SlotWord::cached(word(cut().slot_at(bucket, 0))) || is_moving(bucket)) reply.flags |= kCached;
 }
 
-bool Part::look(std::uint64_t bucket, std::uint64_t hash, base::Bytes key, Found& found) const {
+bool Zone::look(std::uint64_t bucket, std::uint64_t hash, base::Bytes key, Found& found) const {
   found = {};
   found.slot = slot_of(hash, seed_of(bucket).value);
   const std::uint64_t slot = word(cut().slot_at(bucket, found.slot));
@@ -92,7 +89,7 @@ bool Part::look(std::uint64_t bucket, std::uint64_t hash, base::Bytes key, Found
     }
   }
   if (!SlotWord::cached(slot)) return true;
-  std::uint64_t steps = counters_.overflow.load(std::memory_order_relaxed);
+  std::uint64_t steps = counted_.overflow.get();
   std::uint64_t link = cut().head_at(bucket);
   for (std::uint64_t address = word(link); address != 0; --steps) {
     const auto block = view(address);
@@ -107,8 +104,8 @@ bool Part::look(std::uint64_t bucket, std::uint64_t hash, base::Bytes key, Found
   return true;
 }
 
-std::optional<std::uint64_t> Part::others_in_list(std::uint64_t bucket, std::uint64_t except) const {
-  std::uint64_t others = 0, steps = counters_.overflow.load(std::memory_order_relaxed);
+std::optional<std::uint64_t> Zone::others_in_list(std::uint64_t bucket, std::uint64_t except) const {
+  std::uint64_t others = 0, steps = counted_.overflow.get();
   for (std::uint64_t address = word(cut().head_at(bucket)); address != 0; --steps) {
     const auto block = view(address);
     if (!block || steps == 0) return std::nullopt;
@@ -118,7 +115,7 @@ std::optional<std::uint64_t> Part::others_in_list(std::uint64_t bucket, std::uin
   return others;
 }
 
-Status Part::get(std::uint64_t bucket, std::uint64_t slot, Answer& answer) {
+Status Zone::get(std::uint64_t bucket, std::uint64_t slot, Answer& answer) {
   const std::uint64_t found = word(cut().slot_at(bucket, slot));
   describe(bucket, answer.reply);
   if (SlotWord::empty(found)) {
@@ -134,8 +131,8 @@ Status Part::get(std::uint64_t bucket, std::uint64_t slot, Answer& answer) {
   return Status::done;
 }
 
-Status Part::find(const Request& request, Answer& answer) {
-  bump(counters_.make_ups);
+Status Zone::find(const Request& request, Answer& answer) {
+  bump<&index::NodeMarks::make_ups>();
   const std::uint64_t key = hash(request.key);
   if (!belongs(key, request.place)) return Status::bad_place;
   describe(request.place, answer.reply);
@@ -150,7 +147,7 @@ Status Part::find(const Request& request, Answer& answer) {
   return Status::done;
 }
 
-Status Part::scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, std::size_t room,
+Status Zone::scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, std::size_t room,
                   std::vector<std::byte>& keys, std::uint64_t& next) {
   std::uint64_t looked = 0;  // at buckets from the first on that has a key
   keys.clear();
@@ -178,7 +175,7 @@ Status Part::scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, s
       if (!block) return Status::damaged;
       add(SlotWord::Address::get(slot), *block);
     }
-    std::uint64_t steps = counters_.overflow.load(std::memory_order_relaxed);
+    std::uint64_t steps = counted_.overflow.get();
     for (std::uint64_t address = SlotWord::cached(words[0]) ? word(cut().head_at(next)) : 0; address != 0; --steps) {
       const auto block = view(address);
       if (!block || steps == 0) return Status::damaged;
@@ -203,7 +200,7 @@ Status Part::scan(std::uint64_t first, std::uint64_t end, std::uint64_t count, s
   return Status::done;
 }
 
-Status Part::recall(std::uint64_t record, Answer& answer) {
+Status Zone::recall(std::uint64_t record, Answer& answer) {
   const auto line = base::load<LineRecord>(at(record));
   answer.reply.flags |= static_cast<std::uint16_t>(OutcomeWord::Flags::get(line.outcome)) | Reply::kAgain;
   answer.reply.version = line.version;
@@ -211,8 +208,8 @@ Status Part::recall(std::uint64_t record, Answer& answer) {
   if (line.block != 0) {
     const auto block = view(line.block);
     if (!block || block->head.bucket >= cut().bucket_count) return Status::damaged;
-    // Another part's block may be freed now. The client asks with another bucket than before.
-    if (cut().part_of(block->head.bucket) != number_) return Status::bad_request_id;
+    // Another zone's block may be freed now. The client asks with another bucket than before.
+    if (cut().zone_of(block->head.bucket) != number_) return Status::bad_request_id;
     answer.reply.value = block->value;
     answer.block = line.block;
     answer.key_bytes = static_cast<std::uint32_t>(block->key.size());
@@ -226,7 +223,7 @@ Status Part::recall(std::uint64_t record, Answer& answer) {
 
 // --- room
 
-std::optional<std::uint64_t> Part::take(std::uint64_t bytes, For what) {
+std::optional<std::uint64_t> Zone::take(std::uint64_t bytes, For what) {
   const auto attempt = [&]() -> std::optional<std::uint64_t> {
     if (what == For::new_key && !slabs_.hold_reserve()) return std::nullopt;
     return slabs_.take(bytes);
@@ -239,12 +236,12 @@ std::optional<std::uint64_t> Part::take(std::uint64_t bytes, For what) {
   return slabs_.take(bytes);
 }
 
-void Part::free(std::uint64_t address, std::uint64_t bytes) {
+void Zone::free(std::uint64_t address, std::uint64_t bytes) {
   if (ground_.settings.eras == nullptr || bytes <= ground_.settings.inline_bytes) return slabs_.give(address, bytes);
   limbo_.push_back({.era = ground_.settings.eras->now(), .address = address, .bytes = bytes});
 }
 
-void Part::collect(std::size_t most) {
+void Zone::collect(std::size_t most) {
   for (Freed* freed = given_back_.exchange(nullptr, std::memory_order_acquire); freed != nullptr;) {
     free(freed->address, freed->bytes);
     delete std::exchange(freed, freed->next);
@@ -256,7 +253,7 @@ void Part::collect(std::size_t most) {
   }
 }
 
-void Part::write(std::uint64_t address, std::uint64_t bucket, std::uint64_t version, std::uint64_t next,
+void Zone::write(std::uint64_t address, std::uint64_t bucket, std::uint64_t version, std::uint64_t next,
                  base::Bytes key, base::Bytes value) {
   block_.resize(block_bytes(key.size(), value.size()));
   write_block(block_, address, bucket, version, next, key, value);
@@ -265,7 +262,7 @@ void Part::write(std::uint64_t address, std::uint64_t bucket, std::uint64_t vers
 
 // --- placing
 
-Part::Arranged Part::arrange(Words& words, Seed& seed, std::uint64_t hash, std::uint64_t key) const {
+Zone::Arranged Zone::arrange(Words& words, Seed& seed, std::uint64_t hash, std::uint64_t key) const {
   std::uint64_t& own = words[slot_of(hash, seed.value)];
   const bool cached = SlotWord::cached(own);
   if (SlotWord::empty(own)) {
@@ -290,7 +287,7 @@ Part::Arranged Part::arrange(Words& words, Seed& seed, std::uint64_t hash, std::
   return Arranged::yes;
 }
 
-void Part::plan_bucket(std::uint64_t bucket, const Words& before, const Words& after, Seed seed_before, Seed seed_after,
+void Zone::plan_bucket(std::uint64_t bucket, const Words& before, const Words& after, Seed seed_before, Seed seed_after,
                        Plan& plan) const {
   for (std::uint64_t slot = 0; slot < kBucketSlots; ++slot) {
     if (after[slot] != before[slot]) plan.add(cut().slot_at(bucket, slot), after[slot]);
@@ -301,7 +298,7 @@ void Part::plan_bucket(std::uint64_t bucket, const Words& before, const Words& a
 }
 
 // A key that is not there gets a slot, a slot under another seed, or a place at the head of the overflow list.
-Status Part::place(Work& work, std::uint64_t address, std::uint64_t bytes, std::uint64_t& next) {
+Status Zone::place(Work& work, std::uint64_t address, std::uint64_t bytes, std::uint64_t& next) {
   const std::uint64_t bucket = work.request->place;
   const Words before = words_of(bucket);
   const Seed seed_before = seed_of(bucket);
@@ -328,7 +325,7 @@ Status Part::place(Work& work, std::uint64_t address, std::uint64_t bytes, std::
 
 // --- changing
 
-bool Part::fits_in_place(const Work& work) const {
+bool Zone::fits_in_place(const Work& work) const {
   const Found& found = work.found;
   if (!found.there || found.view.value.size() != work.decision.value.size() ||
       work.decision.value.size() > kMostInPlace || found.view.head.bytes() > ground_.settings.inline_bytes) {
@@ -338,7 +335,7 @@ bool Part::fits_in_place(const Work& work) const {
   return work.decision.text == Decision::Text::none || !long_text;
 }
 
-void Part::put_in_place(Work& work) {
+void Zone::put_in_place(Work& work) {
   const Found& found = work.found;
   work.as = Work::As::in_place;
   BlockHead head = found.view.head;
@@ -357,7 +354,7 @@ void Part::put_in_place(Work& work) {
   }
 }
 
-Status Part::put(Work& work) {
+Status Zone::put(Work& work) {
   work.version = next_version();
   if (fits_in_place(work)) {
     put_in_place(work);
@@ -390,7 +387,7 @@ Status Part::put(Work& work) {
   return Status::done;
 }
 
-Status Part::erase(Work& work) {
+Status Zone::erase(Work& work) {
   const std::uint64_t bucket = work.request->place;
   work.as = Work::As::erased;
   const Words before = words_of(bucket);
@@ -409,7 +406,7 @@ Status Part::erase(Work& work) {
 }
 
 // Sees to it that the line remembers the text of the outcome: in its record, or in a block.
-Status Part::keep_text(Work& work) {
+Status Zone::keep_text(Work& work) {
   using Text = Decision::Text;
   if (work.decision.text == Text::none) return Status::done;
   const bool before = work.decision.text == Text::before;
@@ -432,11 +429,11 @@ Status Part::keep_text(Work& work) {
   return Status::done;
 }
 
-void Part::make(const Plan& plan) const {
+void Zone::make(const Plan& plan) const {
   for (std::size_t i = 0; i < plan.count; ++i) hand_.write(at(plan.effects[i].at), plan.effects[i].word);
 }
 
-void Part::commit(const Work& work, const Answer& answer) {
+void Zone::commit(const Work& work, const Answer& answer) {
   const std::uint64_t number = fabric::RequestId::of(work.request->request_id).number;
   LineRecord line{.state = LineState::of(number, LineState::kDecided),
                   .version = answer.reply.version,
@@ -457,7 +454,7 @@ void Part::commit(const Work& work, const Answer& answer) {
   hand_.write(at(work.record), LineState::of(number, LineState::kDone));
 }
 
-void Part::count(const Work& work) {
+void Zone::count(const Work& work) {
   using As = Work::As;
   const std::uint64_t after = work.request->key.size() + work.decision.value.size();
   const std::uint64_t before = work.found.view.key.size() + work.found.view.value.size();
@@ -466,25 +463,25 @@ void Part::count(const Work& work) {
       return;
     case As::placed:
     case As::overflowed:
-      bump(counters_.keys);
-      bump(counters_.bytes, after);
-      bump(counters_.overflow, work.as == As::overflowed ? 1 : 0);
-      bump(counters_.reseeds, work.reseeded ? 1 : 0);
+      counted_.keys.add();
+      counted_.bytes.add(after);
+      counted_.overflow.add(work.as == As::overflowed ? 1 : 0);
+      bump<&index::NodeMarks::reseeds>(work.reseeded ? 1 : 0);
       return;
     case As::replaced:
-      return bump(counters_.bytes, after - before);
+      return counted_.bytes.add(after - before);
     case As::in_place:
-      return bump(counters_.in_place);
+      return bump<&index::NodeMarks::in_place>();
     case As::erased:
-      bump(counters_.keys, ~0ull);
-      bump(counters_.bytes, 0 - before);
-      bump(counters_.overflow, work.found.overflow ? ~0ull : 0);
+      counted_.keys.add(~0ull);
+      counted_.bytes.add(0 - before);
+      counted_.overflow.add(work.found.overflow ? ~0ull : 0);
       return;
   }
 }
 
-// What follows a change, and is no part of it.
-void Part::tidy(const Work& work) {
+// What follows a change, and is no zone of it.
+void Zone::tidy(const Work& work) {
   using As = Work::As;
   if ((work.as == As::replaced || work.as == As::erased) && !work.keeps_old) {
     free(work.found.address, work.found.view.head.bytes());
@@ -493,7 +490,7 @@ void Part::tidy(const Work& work) {
   compact();
 }
 
-Status Part::seek(Work& work) {
+Status Zone::seek(Work& work) {
   const Request& request = *work.request;
   collect(kCollectedAtOnce);
   work.hash = hash(request.key);
@@ -506,7 +503,7 @@ Status Part::seek(Work& work) {
   return look(request.place, work.hash, request.key, work.found) ? Status::done : Status::damaged;
 }
 
-Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done) {
+Status Zone::change(const Request& request, fabric::Hand hand, std::uint64_t record, Answer& answer, Done& done) {
   hand_ = hand;
   done = {};
   Work work{.request = &request, .record = record};
@@ -538,12 +535,12 @@ Status Part::change(const Request& request, fabric::Hand hand, std::uint64_t rec
   return Status::done;
 }
 
-// A slot has become free: a key of the overflow list moves there if it can. That is a change of its own, in the part's
+// A slot has become free: a key of the overflow list moves there if it can. That is a change of its own, in the zone's
 // own record.
-bool Part::pull(std::uint64_t bucket) {
+bool Zone::pull(std::uint64_t bucket) {
   const Words before = words_of(bucket);
   if (!SlotWord::cached(before[0])) return false;
-  std::uint64_t link = cut().head_at(bucket), steps = counters_.overflow.load(std::memory_order_relaxed);
+  std::uint64_t link = cut().head_at(bucket), steps = counted_.overflow.get();
   for (std::uint64_t address = word(link); address != 0; --steps) {
     const auto block = view(address);
     if (!block || steps == 0) return false;
@@ -566,19 +563,19 @@ bool Part::pull(std::uint64_t bucket) {
     plan_bucket(bucket, before, after, seed_of(bucket), seed, plan);
     const bool reseeded = seed != seed_of(bucket);
     commit_own(plan);
-    bump(counters_.overflow, ~0ull);
-    bump(counters_.pulled);
-    bump(counters_.reseeds, reseeded ? 1 : 0);
+    counted_.overflow.add(~0ull);
+    bump<&index::NodeMarks::pulled>();
+    bump<&index::NodeMarks::reseeds>(reseeded ? 1 : 0);
     return true;
   }
   return false;
 }
 
-// A change that nobody asked for, in the part's own record.
-void Part::commit_own(const Plan& plan) const {
+// A change that nobody asked for, in the zone's own record.
+void Zone::commit_own(const Plan& plan) const {
   LineRecord line{.effect_count = plan.count};
   std::copy_n(plan.effects.begin(), plan.count, line.effects.begin());
-  const std::uint64_t record = cut().part_line_at(number_);
+  const std::uint64_t record = cut().zone_line_at(number_);
   hand_.write(at(record), LineState::of(1, LineState::kBegun));
   hand_.write(at(record) + 8, base::bytes_of(line).first(offsetof(LineRecord, effects) + plan.count * 16).subspan(8));
   hand_.write(at(record), LineState::of(1, LineState::kDecided));
@@ -586,7 +583,7 @@ void Part::commit_own(const Plan& plan) const {
   hand_.write(at(record), LineState::of(1, LineState::kDone));
 }
 
-void Part::compact() {
+void Zone::compact() {
   for (int i = 0; i < kMovedAtOnce; ++i) {
     const auto page = slabs_.victim();
     if (!page) {
@@ -606,10 +603,10 @@ void Part::compact() {
 }
 
 // Copies a block to another place. The one word that points to it then is the change.
-void Part::move(std::uint64_t address) {
+void Zone::move(std::uint64_t address) {
   const auto block = view(address);
   if (!block || block->head.bytes() > kMostSmall || block->head.bucket >= cut().bucket_count ||
-      cut().part_of(block->head.bucket) != number_) {
+      cut().zone_of(block->head.bucket) != number_) {
     return;
   }
   const std::uint64_t bucket = block->head.bucket, key = hash(block->key), bytes = block->head.bytes();
@@ -626,7 +623,7 @@ void Part::move(std::uint64_t address) {
     hand_.write(at(slot), SlotWord::of(print_of(key), bytes, *to, SlotWord::cached(word(slot))));
   }
   free(address, bytes);
-  bump(counters_.moved);
+  bump<&index::NodeMarks::moved_blocks>();
 }
 
 }  // namespace farpool::outback

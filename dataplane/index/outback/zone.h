@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of an Outback table on its memory node: some of its buckets, with their overflow lists, blocks and a lock. All
+// A zone of an Outback table on its memory node: some of its buckets, with their overflow lists, blocks and a lock. All
 // functions but the first three need the lock. docs/adr/0031 says why changes survive a process that dies.
 #pragma once
 
@@ -11,7 +11,10 @@
 #include <optional>
 #include <vector>
 
+#include "base/counter.h"
+#include "base/counts.h"
 #include "fabric/service.h"
+#include "index/counts.h"
 #include "index/outback/edits.h"
 #include "index/outback/layout.h"
 #include "index/outback/message.h"
@@ -57,7 +60,7 @@ struct Settings {
   std::byte* move_finished = nullptr;
 };
 
-// What all parts of a table go by.
+// What all zones of a table go by.
 struct Ground {
   Cut cut;
   base::MutableBytes memory;
@@ -79,26 +82,26 @@ struct Answer {
   std::uint32_t value_bytes = 0;
 };
 
-struct Counters {
-  std::atomic<std::uint64_t> keys{0}, bytes{0};  // bytes of keys and values
-  std::atomic<std::uint64_t> overflow{0};        // keys in overflow lists
-  std::atomic<std::uint64_t> reseeds{0}, pulled{0}, moved{0}, in_place{0}, make_ups{0};
-  std::atomic<std::uint64_t> settled{0};  // keys that another locator has given another bucket
+// What a zone has, and what has happened there. One thread at a time changes it, any thread reads it.
+struct Counted {
+  base::Counter keys, bytes;  // bytes of keys and values
+  base::Counter overflow;     // keys in overflow lists
+  base::SharedCounts<index::kNodeCounts> counts;
 };
 
-class Part {
+class Zone {
  public:
-  Part(const Ground& ground, Chunks& chunks, std::uint64_t number);
-  ~Part();
-  Part(const Part&) = delete;
+  Zone(const Ground& ground, Chunks& chunks, std::uint64_t number);
+  ~Zone();
+  Zone(const Zone&) = delete;
 
   // Takes the lock if it is free within some steps. Any thread.
   bool try_lock();
   // Another thread that has left a CALL for this one and finds the lock taken must see it free, or its CALL be seen.
   void unlock() { locked_.store(false, std::memory_order_seq_cst); }
-  // Gives back a block of this part that a line no longer needs. Any thread.
+  // Gives back a block of this zone that a line no longer needs. Any thread.
   void give_back(std::uint64_t address, std::uint64_t bytes);
-  const Counters& counters() const { return counters_; }
+  const Counted& counted() const { return counted_; }
 
   // Takes over a block that an earlier process left, and whether a key of the table is in it. False: it cannot be.
   bool adopt(std::uint64_t address, std::uint64_t bytes, const BlockView* key, bool overflow);
@@ -139,7 +142,7 @@ class Part {
   // Appends the hashes of a bucket's keys that belong into a partition of a table of that shape.
   void gather(std::uint64_t bucket, std::uint64_t partition, const LocatorShape& shape,
               std::vector<std::uint64_t>& hashes) const;
-  // While keys are moving: works on about so many buckets. Returns whether none of this part's keys has to move.
+  // While keys are moving: works on about so many buckets. Returns whether none of this zone's keys has to move.
   bool settle(std::uint64_t& buckets, fabric::Hand hand);
   // The same, for the keys of one partition. Returns whether all of these lie where the locator says.
   bool settle_partition(std::uint64_t partition, std::uint64_t& buckets, fabric::Hand hand);
@@ -190,6 +193,10 @@ class Part {
   };
   using Words = std::array<std::uint64_t, kBucketSlots>;
 
+  template <auto kCount>
+  void bump(std::uint64_t by = 1) {
+    counted_.counts.add<kCount>(by);
+  }
   const Cut& cut() const { return ground_.cut; }
   std::byte* at(std::uint64_t address) const { return ground_.memory.data() + address; }
   std::uint64_t word(std::uint64_t address) const { return base::load<std::uint64_t>(at(address)); }
@@ -225,7 +232,7 @@ class Part {
   void count(const Work& work);
   bool pull(std::uint64_t bucket);
   void commit_own(const Plan& plan) const;
-  // While keys are moving: the number in this part of the old partition that a bucket's keys come from.
+  // While keys are moving: the number in this zone of the old partition that a bucket's keys come from.
   std::size_t source_of(std::uint64_t bucket) const;
   std::uint64_t old_partition(std::size_t source) const;
   bool is_settled(std::size_t source) const {
@@ -270,7 +277,7 @@ class Part {
   // each bucket that they may be in takes keys of its overflow list into slots, and the seed that the locator has.
   std::vector<std::uint32_t> cursors_;
   std::size_t source_ = 0;
-  std::uint64_t closed_ = 0;                       // the last move that has closed this part
+  std::uint64_t closed_ = 0;                       // the last move that has closed this zone
   std::array<std::uint64_t, kMostMarks> marks_{};  // of keys that are leaving, as in the memory
   std::uint64_t leaving_ = 0;                      // how many there are
   std::uint64_t versions_ = 0;
@@ -278,7 +285,7 @@ class Part {
   fabric::Hand hand_;
   std::vector<std::byte> scratch_, block_;
   std::array<std::byte, kTextBytes> text_{};
-  Counters counters_;
+  Counted counted_;
 };
 
 }  // namespace farpool::outback
