@@ -2,10 +2,11 @@
 // Scans of a table, by any client: one-sided, without a word to the owner.
 //
 // A position is a bucket of the first array. A page has the keys of some of these buckets, wherever they lie: there, in
-// the second array as many buckets behind as one of the strides says (locate.h), or in the stash. The owner may move
-// them from one to the other meanwhile, so a page reads all of these places until two readings are equal: every WRITE of
-// a pair gives its slot another version, so all of it was so at one moment. Pairs of the stash never leave it, so that
-// its slots need not be equal, but only whole.
+// one of the stretches of the second array (locate.h), or in the stash. The owner may move them from one array to the
+// other and back meanwhile, so a page reads all of these places again and again, and tells of all that it meets, until
+// two buckets that may have the same key have been equal in two successive readings. Every WRITE of a pair gives its
+// slot another version, so both were so at one moment: what stays had one of its places, or the stash.
+// Pairs of the stash never leave it, so that its slots need not be equal, but only whole in the last reading.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Scanning {
   const Site& site;
   // Called while what a dead owner may have left is in the way, again and again.
   const std::function<void()>& on_trouble;
-  // Counts pairs of readings that were not equal, and readings of extents that had gone.
+  // Count pairs of readings that did not suffice, and readings with extents that had gone.
   std::uint64_t& restless;
   std::uint64_t& stale;
 };

@@ -19,7 +19,7 @@ Sample sample_of_cuckooduo() {
           .name = "CuckooDuo",
           .tables = {request(kProtocol, 16 << 20, usual), request(kProtocol, 16 << 20, large),
                      request(kProtocol, 16 << 20, short_rows)},
-          .few = request(kProtocol, 8 << 20, usual),
+          .few = request(kProtocol, 8 << 20, short_rows),
           .full = 0.8,
           .full_says = "has no place",
           .scanned = request(kProtocol, 8 << 20, usual),
