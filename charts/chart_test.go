@@ -127,7 +127,7 @@ podLabels: {team: storage, app.kubernetes.io/component: mine}
 serviceAccount: {annotations: {team: storage}}
 injector: {replicas: 3, sidecarPullSecrets: [pull, other]}
 admissionPolicy: {confirmStoreDeletion: true}
-networkPolicy: {apiServerPorts: [16443], metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}
+networkPolicy: {apiServerPorts: [16443], metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], webhookFrom: [{ipBlock: {cidr: 10.20.0.0/28}}]}
 metrics:
   serviceMonitor: {enabled: true, labels: {release: prometheus}}
   podMonitor: {enabled: true, labels: {release: prometheus}}
@@ -744,7 +744,7 @@ func TestEveryObjectOfTheSchemaIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Values of Kubernetes' own shape, whose fields the API server checks, and what parent charts share.
-	open := map[string]bool{".global": true, ".affinity": true, ".tolerations[]": true, ".topologySpreadConstraints[]": true, ".networkPolicy.metricsFrom[]": true}
+	open := map[string]bool{".global": true, ".affinity": true, ".tolerations[]": true, ".topologySpreadConstraints[]": true, ".networkPolicy.metricsFrom[]": true, ".networkPolicy.webhookFrom[]": true}
 	var walk func(path string, s object)
 	walk = func(path string, s object) {
 		if s["type"] == "object" && s["additionalProperties"] == nil && !open[path] {

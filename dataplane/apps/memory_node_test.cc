@@ -77,6 +77,7 @@ TEST_F(MemoryNodeDaemon, ServesItsMapProbesAndMetricsAndEndsOnATerm) {
   EXPECT_NE(get(http_port, "/healthz").value_or("").find(" 200 "), std::string::npos);
   EXPECT_NE(get(http_port, "/nothing").value_or("").find(" 404 "), std::string::npos);
   EXPECT_EQ(metric("farpool_node_serving"), "1");
+  EXPECT_EQ(metric("farpool_node_evicts"), "0");
   EXPECT_EQ(metric("farpool_node_era_lag"), "0");
   EXPECT_EQ(metric("farpool_node_memory_fresh"), "1");
   EXPECT_EQ(metric("farpool_wire_malformed_total"), "0");

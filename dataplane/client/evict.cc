@@ -38,7 +38,8 @@ struct Pool::Turn {
   explicit Turn(std::uint64_t begin) : first(begin), position(begin), ended(begin == 0) {}
   const std::uint64_t first;
   std::uint64_t position, pages = 0;
-  bool ended;  // at the table's end, and goes on at its beginning
+  std::uint64_t stay = 0;  // keys that the policy does not allow
+  bool ended;              // at the table's end, and goes on at its beginning
   bool over = false;
 };
 
@@ -86,27 +87,41 @@ void Pool::make_room_ahead(Bond& bond) { owe(bond, heap_bytes(bond) / kFirstPart
 
 std::uint64_t Pool::heap_bytes(const Bond& bond) { return bond.table->geometry().at(layout::kHeap).bytes; }
 
+void Pool::raise_debt(Bond& bond, std::uint64_t bytes) {
+  Room& room = bond.room;
+  const Nanos now = port_.now();
+  room.full_until = now + bond.session->grant().lease;
+  if (room.paying ? room.owed > 0 : now < std::max(room.settled_at, room.none_until)) return;
+  const std::uint64_t heap = heap_bytes(bond);
+  const bool again = room.part > 0 && now < room.full_at + bond.session->grant().tick;
+  room.part = again ? std::min(2 * room.part, heap / kLargestPart) : heap / kFirstPart;
+  room.full_at = now;
+  room.owed = std::max(room.owed, static_cast<std::int64_t>(std::max(room.part, 4 * (bytes + kOverhead))));
+  pay(bond);
+}
+
+bool Pool::begin_to_make_room(Bond& bond, std::uint64_t bytes) {
+  // Under a volatile policy there may be nothing left that may go.
+  if (!policy_.allows(kNoExpiry)) return false;
+  if (bytes > 0) raise_debt(bond, bytes);
+  return true;
+}
+
 Task<bool> Pool::make_room(Bond& bond, std::uint64_t bytes, Nanos deadline) {
   Room& room = bond.room;
-  const Nanos now = port_.now(), tick = bond.session->grant().tick;
-  if (now < room.none_until) co_return false;
-  if (!room.paying && now < room.settled_at) {
+  if (port_.now() < room.none_until) co_return false;
+  if (!room.paying && port_.now() < room.settled_at) {
     // What was removed is not free yet: operations that read it may still run.
     co_await port_.sleep_until(std::min(deadline, room.settled_at));
     co_return true;
   }
-  const std::uint64_t heap = heap_bytes(bond);
-  room.part = now < room.full_at + tick ? std::min(2 * room.part, heap / kLargestPart) : heap / kFirstPart;
-  room.full_at = now;
-  room.full_until = now + bond.session->grant().lease;
-  room.owed = std::max(room.owed, static_cast<std::int64_t>(std::max(room.part, 4 * (bytes + kOverhead))));
   const std::uint64_t before = room.removed + room.failed, turns = room.vain_turns;
-  pay(bond);
+  raise_debt(bond, bytes);
   while (room.paying && room.owed > 0 && room.vain_turns == turns && bond.session->alive() && port_.now() < deadline) {
     (void)co_await room.paid.wait(deadline);
   }
   // Where the session has ended, the caller finds another one, and tries again with that.
-  co_return room.removed + room.failed != before || !bond.session->alive();
+  co_return room.removed + room.failed != before || port_.now() < room.settled_at || !bond.session->alive();
 }
 
 Task<void> Pool::pay_debt(Bond& bond) {
@@ -121,15 +136,20 @@ Task<void> Pool::pay_debt(Bond& bond) {
       ++room.failed;
       break;
     }
-    co_await remove_some(bond, *sample);
+    co_await remove_some(bond, *sample, turn);
     room.paid.wake_all();
   }
   if (turn.over) room.owed = 0;
+  const Nanos now = port_.now(), tick = bond.session->grant().tick;
   if (room.removed + room.failed != before) {
-    room.settled_at = port_.now() + bond.session->grant().tick / 4;
+    room.settled_at = now + tick / 4;
+  } else if (turn.over && turn.stay == 0 && policy_.by() != EvictionPolicy::By::none) {
+    // No key is in the way of a write. Clients have the memory that may have died or stand still: it comes free when
+    // their leases end.
+    room.settled_at = now + std::max(tick / 4, kRests * (now - begun));
   } else if (turn.over) {
     // Nothing may go: writes are refused meanwhile, without another turn for each.
-    room.none_until = port_.now() + std::max(bond.session->grant().tick, kRests * (port_.now() - begun));
+    room.none_until = now + std::max(tick, kRests * (now - begun));
     ++room.vain_turns;
   }
   room.paying = false;
@@ -155,8 +175,8 @@ Task<Result<Page>> Pool::take_sample(Bond& bond, Turn& turn) {
   co_return sample;
 }
 
-// Returns the keys of a sample that may go, those first that should; `most` becomes how many of them should.
-std::vector<const std::string*> Pool::choose(const Page& page, std::size_t& most) {
+// Those come first that should go first.
+std::vector<const std::string*> Pool::choose(const Page& page, Turn& turn, std::size_t& most) {
   struct Candidate {
     const std::string* key;
     std::uint64_t rank;
@@ -174,6 +194,8 @@ std::vector<const std::string*> Pool::choose(const Page& page, std::size_t& most
     } else if (policy_.allows(at)) {
       const Accesses::Use use = policy_.watches() ? accesses_.use_of(hash_of(key), port_.now()) : Accesses::Use{};
       candidates.push_back({&key, rank(policy_.by(), use, at, port_.random())});
+    } else {
+      ++turn.stay;
     }
   }
   most = chosen.size() + (candidates.size() + kChosen - 1) / kChosen;
@@ -182,9 +204,9 @@ std::vector<const std::string*> Pool::choose(const Page& page, std::size_t& most
   return chosen;
 }
 
-Task<void> Pool::remove_some(Bond& bond, const Page& page) {
+Task<void> Pool::remove_some(Bond& bond, const Page& page, Turn& turn) {
   std::size_t most = 0;
-  const std::vector<const std::string*> chosen = choose(page, most);
+  const std::vector<const std::string*> chosen = choose(page, turn, most);
   auto next = chosen.begin();
   while (most > 0 && next != chosen.end() && bond.room.owed > 0) {
     task::Scope scope;

@@ -21,8 +21,9 @@ using base::kMillisecond;
 using base::kSecond;
 using layout::Protocol;
 
-constexpr int kStep = 500;        // keys that one run puts, as the network bounds its steps
-constexpr int kTooMany = 16'000;  // keys, for the memory of both nodes
+constexpr int kStep = 500;                         // keys that one run puts, as the network bounds its steps
+constexpr int kTooMany = 16'000;                   // keys, for the memory of both nodes
+constexpr base::Nanos kTick = 100 * kMillisecond;  // of a session here
 
 class PoolEvictionTest : public PoolTest, public ::testing::WithParamInterface<Protocol> {
  protected:
@@ -140,6 +141,21 @@ TEST_P(PoolEvictionTest, AWriteToTheLeastUsedOfAFewLargeKeysFindsRoom) {
   EXPECT_GT(evicted(), 0u);
 }
 
+// The heap of a client that finds no room waits for others for some ticks. A pool that evicts needs nothing of them.
+TEST_P(PoolEvictionTest, AWriteWaitsForNoTickWhenThePoolBecomesFull) {
+  publish_with(v1alpha1::EVICTION_ALLKEYS_RANDOM);
+  Client& client = connected();
+  base::Nanos longest = 0;
+  for (Load load; load.to < kTooMany;) {
+    const Nanos begun = network_.now();
+    fill_up_to(client, load, load.to + 1);
+    ASSERT_EQ(load.refused, 0);
+    longest = std::max(longest, network_.now() - begun);
+  }
+  EXPECT_GT(evicted(), 0u);
+  EXPECT_LT(longest, kTick);
+}
+
 TEST_P(PoolEvictionTest, TwoClientsFillAPoolTogether) {
   publish_with(v1alpha1::EVICTION_ALLKEYS_RANDOM);
   Client& a = connected();
@@ -244,6 +260,7 @@ TEST_P(PoolEvictionTest, APolicyHoldsFromTheMapThatHasItOn) {
   EXPECT_GT(evicted(), 0u);
   publish_with(v1alpha1::EVICTION_NOEVICTION, 3);
   ASSERT_TRUE(run_until([&] { return client.pool->eviction_policy() == "noeviction"; }));
+  pass(kSecond);  // removals that were decided before have ended
   const std::uint64_t gone = evicted();
   while (load.refused == 0 && load.to < 2 * kTooMany) fill_up_to(client, load, load.to + kStep);
   EXPECT_GT(load.refused, 0);

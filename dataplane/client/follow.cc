@@ -229,6 +229,7 @@ Task<Result<std::unique_ptr<Pool::Bond>>> Pool::bind(Link& link) {
     bond->table = std::shared_ptr<index::Table>(bond->lasting, bond->lasting->table.get());
   } else {
     bond->table = protocol.open(*bond->session, superblock->geometry, link.table);
+    bond->table->set_make_room([this, of = bond.get()](std::uint64_t bytes) { return begin_to_make_room(*of, bytes); });
   }
   if (index::Movable* movable = bond->table->movable()) movable->follow(link.move);
   co_return bond;
@@ -316,6 +317,7 @@ Task<void> Pool::part(std::unique_ptr<Bond> bond) {
     if (port_.now() >= close_deadline_) bond->session->end({Code::unavailable, "this client of the pool has closed"});
     (void)co_await links_due_.wait(port_.now() + kLook);
   }
+  if (bond->lasting == nullptr) bond->table->set_make_room(nullptr);
   const Nanos deadline = std::min(close_deadline_, port_.now() + patience());
   if (bond->session->alive() && !is_shared(*bond)) co_await bond->table->release(deadline);
   co_await bond->session->close(deadline);

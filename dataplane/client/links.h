@@ -52,7 +52,7 @@ struct Pool::Room {
   session::WaitQueue paid;
   std::uint64_t removed = 0;     // keys, ever
   std::uint64_t failed = 0;      // removals and looks for keys, ever: others may succeed
-  std::uint64_t vain_turns = 0;  // through the table, that found no key to remove
+  std::uint64_t vain_turns = 0;  // through the table, that found keys and none to remove
   Nanos full_at = 0;             // when a write last found no room
   Nanos full_until = 0;          // unless another one does
   Nanos settled_at = 0;          // what was removed is expected to be free from then on

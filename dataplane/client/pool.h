@@ -238,14 +238,19 @@ class Pool final : public Kv {
   void pay(Bond& bond);
   task::Task<void> pay_debt(Bond& bond);
   task::Task<base::Result<Page>> take_sample(Bond& bond, Turn& turn);
+  // Adds a part of the heap to what is owed for a write of so many bytes that finds no room, unless room is being made.
+  void raise_debt(Bond& bond, std::uint64_t bytes);
+  // Does so before the write waits, under a policy that allows every key. Says whether additions are made up for.
+  bool begin_to_make_room(Bond& bond, std::uint64_t bytes);
   // Makes room for a write of so many bytes that has found none. Returns false if no key may be removed.
   task::Task<bool> make_room(Bond& bond, std::uint64_t bytes, Nanos deadline);
   // Does so before a write finds none, when the memory node says that it is short of room.
   void make_room_ahead(Bond& bond);
   static std::uint64_t heap_bytes(const Bond& bond);
-  // Returns the keys of a page that go: what has expired, and a part of what the policy allows.
-  std::vector<const std::string*> choose(const Page& page, std::size_t& most);
-  task::Task<void> remove_some(Bond& bond, const Page& page);
+  // Returns the keys of a page that may go: what has expired, and what the policy allows. `most` becomes how many of
+  // them should. Counts in the turn the keys that may not.
+  std::vector<const std::string*> choose(const Page& page, Turn& turn, std::size_t& most);
+  task::Task<void> remove_some(Bond& bond, const Page& page, Turn& turn);
   task::Task<void> remove_one(Bond& bond, const std::string& key, Gates::Pass);
   std::uint64_t hash_of(std::string_view key) const;
   // Notes that an operation has used its key.

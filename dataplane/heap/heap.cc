@@ -69,9 +69,10 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
                                          bool patient, Nanos deadline, Cost& cost) {
   fabric::Port& port = session.port();
   const Nanos tick = session.grant().tick;
-  const bool replaces = purpose == Purpose::replacement;
-  const int most_steps = kStepsInATick * (!patient ? 0 : replaces ? kPatienceTicksToReplace : kPatienceTicks);
+  const int ticks = purpose == Purpose::replacement ? kPatienceTicksToReplace : kPatienceTicks;
+  const int most_steps = patient ? kStepsInATick * ticks : 0;
   int steps = most_steps, eras = patient ? kPatienceEras : kImpatientEras;
+  bool made_up = false;  // somebody makes room for it
   const Wait wait(size_class);
   std::optional<Block> block;
   while (!(block = size_class.take(purpose, session.safe_era(), session.pressure()))) {
@@ -85,7 +86,8 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
       continue;
     }
     size_class.busy = true;
-    const bool in_vain = replaces && (!patient || most_steps - steps >= kStepsInATick * kPatienceTicks);
+    const bool in_vain = purpose == Purpose::replacement && !made_up &&
+                         (!patient || most_steps - steps >= kStepsInATick * kPatienceTicks);
     auto refilled = co_await refill(size_class, purpose, true, in_vain, deadline, cost);
     if (refilled.ok() && *refilled == Refill::got) (void)co_await trim(size_class, false, deadline, cost);
     let_go(size_class);
@@ -95,6 +97,8 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
       co_await next_era(size_class, purpose, deadline);
       continue;
     }
+    made_up = make_room && make_room(bytes);
+    if (made_up && std::exchange(purpose, Purpose::replacement) == Purpose::addition) continue;
     if (*refilled == Refill::rests && eras-- > 0) {
       co_await next_era(size_class, purpose, deadline);  // what comes free then may also go to others
       continue;
@@ -113,9 +117,10 @@ Task<Result<Block>> Heap::State::acquire(Self self, SizeClass& size_class, std::
     if (co_await return_spares(deadline, cost)) {
       // Spare segments of other classes are free when the era is over.
       co_await next_era(size_class, purpose, deadline);
-    } else if (steps-- > 0) {
+    } else if (steps > 0) {
       // The node tells the other clients that it is short of segments.
-      co_await port.sleep_until(std::min(deadline, port.now() + tick / kStepsInATick));
+      const bool freed_some = co_await take_a_step(made_up, std::min(deadline, port.now() + tick / kStepsInATick));
+      if (!freed_some) --steps;
     } else {
       size_class.full_for(purpose) = {
           .found = true,
@@ -138,6 +143,12 @@ Task<void> Heap::State::next_era(const SizeClass& size_class, Purpose purpose, N
   }
 }
 
+Task<bool> Heap::State::take_a_step(bool made_up, Nanos until) {
+  if (made_up) co_return co_await freed.wait(until);
+  co_await session.port().sleep_until(until);
+  co_return false;
+}
+
 void Heap::State::discard(Self self, Block block) {
   if (ledger.discard(block)) return;
   Cost nobodys;
@@ -146,6 +157,7 @@ void Heap::State::discard(Self self, Block block) {
 
 void Heap::State::free(Self self, std::uint64_t units, std::uint64_t bytes, Cost& cost) {
   const std::optional<BitmapAdd> mark = ledger.free(units, bytes, session.era());
+  if (!mark) freed.wake_all();
   if (!mark || !session.alive()) return;  // if nobody can be told, it stays until it is repaired
   if (!ledger.note(*mark)) return;
   if (!noted_pin) noted_pin.emplace(session.pin());
@@ -182,6 +194,9 @@ Task<Result<Block>> Heap::allocate(std::uint64_t bytes, Purpose purpose, Nanos d
   if (!state.session.alive() || state.released) co_return state.gone();
   if (!state.ledger.fits(bytes)) co_return full(bytes);
   SizeClass& size_class = state.ledger.class_for(bytes);
+  if (state.session.pressure() != layout::Pressure::none && state.make_room && state.make_room(0)) {
+    purpose = Purpose::replacement;
+  }
   SizeClass::Full& found_full = size_class.full_for(purpose);
   const Nanos now = state.session.port().now();
   // A result from long ago, before a pause, no longer counts: much may have been deleted since.
@@ -217,6 +232,8 @@ void Heap::discard(Block block) { state_->discard(state_, block); }
 void Heap::free(std::uint64_t units, std::uint64_t bytes, Cost& cost) { state_->free(state_, units, bytes, cost); }
 
 void Heap::set_references(References& references) { state_->references = &references; }
+
+void Heap::set_make_room(MakeRoom make_room) { state_->make_room = std::move(make_room); }
 
 Task<void> Heap::maintain(Nanos deadline) {
   const std::shared_ptr<State> state = state_;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -68,6 +69,12 @@ class Heap {
   // full. After each death the heap also looks through its own segments for blocks that the dead client unlinked and
   // did not mark. The references must outlive the session's background tasks.
   void set_references(References& references);
+
+  // What the heap calls where a request for so many bytes finds no room, before it waits for some; with 0 bytes it only
+  // asks. Starts to make room, as by eviction. Returns whether others make up for what is added: then additions count as
+  // replacements. Null: nobody does. It must not call the heap.
+  using MakeRoom = std::function<bool(std::uint64_t bytes)>;
+  void set_make_room(MakeRoom make_room);
 
   // Does the housekeeping: settles limbo and returns spare segments. Every client calls it about once a tick, even one
   // that allocates nothing. When the memory node is short of segments, it also gives up partly free ones as orphans for

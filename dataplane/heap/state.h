@@ -37,6 +37,7 @@ struct Heap::State {
         ledger(heap_bytes, segment_bytes),
         ready(session.port()),
         swept(session.port()),
+        freed(session.port()),
         barren_rest(session.grant().tick / 2) {}
 
   using Self = const std::shared_ptr<State>&;
@@ -45,6 +46,7 @@ struct Heap::State {
   Ledger ledger;
   session::WaitQueue ready;  // for a class that is not busy any more
   session::WaitQueue swept;  // for blocks of the dead
+  session::WaitQueue freed;  // for blocks that this client frees itself
   bool released = false;
   fabric::Cost background;
 
@@ -52,6 +54,7 @@ struct Heap::State {
   bool flushing = false;
 
   References* references = nullptr;
+  MakeRoom make_room;
   std::size_t sweeping = 0;
   std::size_t hungry = 0;  // allocations that wait for what the dead have left
   bool looking_through_own = false;
@@ -82,6 +85,8 @@ struct Heap::State {
   // `patient`: waits until other clients have given up what they can spare.
   task::Task<base::Result<Block>> acquire(Self self, SizeClass& size_class, std::uint64_t bytes, Purpose purpose,
                                           bool patient, base::Nanos deadline, fabric::Cost& cost);
+  // Waits until then, or, where room is being made, until this client frees a block: then it returns true.
+  task::Task<bool> take_a_step(bool made_up, base::Nanos until);
   task::Task<void> next_era(const SizeClass& size_class, Purpose purpose, base::Nanos deadline);
   void discard(Self self, Block block);
   void free(Self self, std::uint64_t units, std::uint64_t bytes, fabric::Cost& cost);

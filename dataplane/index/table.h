@@ -147,6 +147,9 @@ class Table {
   // Returns to the memory node what the client held there for later. Part of a clean goodbye: no operation may run
   // then, and none may begin afterwards.
   virtual task::Task<void> release(base::Nanos deadline);
+  // Sets what is called where a write of so many bytes finds no room in the table's heap, before it waits for some:
+  // Heap::set_make_room. Tables without a heap never call it.
+  virtual void set_make_room(std::function<bool(std::uint64_t bytes)>) {}
   // Returns the heap that the table takes its blocks from; nullptr: this client takes none. For tests and figures.
   virtual heap::Heap* heap() { return nullptr; }
   // Returns the repairer of what dead clients left under locks; nullptr: the protocol leaves nothing that clients

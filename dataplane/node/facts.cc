@@ -111,6 +111,7 @@ MemoryNode::Stats MemoryNode::take_stock() const {
     stats.heap_live = segments_.used(keys_, bytes_);
   }
   stats.serving = serving_;
+  stats.evicts = maps_.followed().eviction() != v1alpha1::EVICTION_NOEVICTION;
   stats.locks_in_device = locks_in_device_;
   stats.lives = record_.lives;
   stats.repaired = repaired_;

@@ -138,6 +138,7 @@ class MemoryNode final : public fabric::Host, private session::SessionObserver {
     std::uint64_t heap_bytes = 0;
     std::uint64_t heap_live = 0;  // of blocks that entries point to, approximately
     bool serving = false;
+    bool evicts = false;  // its map has a policy by which clients remove keys to make room
     bool locks_in_device = false;
     std::uint64_t lives = 0;             // incarnations that have served from this memory, with this one
     std::uint64_t repaired = 0;          // half-done operations that this one finished or undid

@@ -145,6 +145,20 @@ TEST(MemoryNode, EpochsOnlyGoForward) {
   EXPECT_TRUE(world.node->facts().ready());
 }
 
+// Alerts on full memory nodes leave out each one that says so.
+TEST(MemoryNode, SaysWhetherItsMapEvicts) {
+  TestWorld world;
+  EXPECT_FALSE(world.node->stats().evicts);
+  auto map = map_with(*world.node, 5);
+  map.set_eviction(v1alpha1::EVICTION_VOLATILE_TTL);
+  ASSERT_EQ(world.node->publish(map, {1, 2}).verdict, Verdict::adopted);
+  EXPECT_TRUE(world.node->stats().evicts);
+  map.set_epoch(6);
+  map.clear_eviction();
+  ASSERT_EQ(world.node->publish(map, {1, 2}).verdict, Verdict::adopted);
+  EXPECT_FALSE(world.node->stats().evicts);
+}
+
 // The first of the two phases binds this node, and changes nothing for its clients.
 TEST(MemoryNode, HoldsAnEpochBeforeItFollowsIt) {
   TestWorld world;

@@ -36,7 +36,7 @@ void fill(PoolSetting& s, std::uint64_t seed) {
   if (!random.chance(0.2) || s.geometry.tables > 16) return;  // so many tables leave no room for ballast
   s.eviction = static_cast<v1alpha1::Eviction>(random.below(v1alpha1::Eviction_ARRAYSIZE));
   s.ballast = kBallastOfANode * s.nodes / s.clients;
-  if (!client::EvictionPolicy::of(s.eviction).allows(index::kNoExpiry) || s.deaths + s.stops > 0) s.moves = 0;
+  if (!client::EvictionPolicy::of(s.eviction).allows(index::kNoExpiry)) s.moves = 0;
 }
 
 PoolSetting draw(std::uint64_t seed) {

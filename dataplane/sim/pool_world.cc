@@ -474,9 +474,7 @@ void PoolWorld::note(PoolMember& member, Asked& asked, const base::Status& statu
   } else {
     ++verdict_.not_done;
     verdict_.refused += status.code() == base::Code::out_of_memory ? 1 : 0;
-    // Clients that have died or stand still hold memory that nobody else can give back.
-    const bool all_live = setting_.deaths + setting_.stops == 0;
-    if (status.code() == base::Code::out_of_memory && evicts_.which == Evicts::Which::all && all_live) {
+    if (status.code() == base::Code::out_of_memory && evicts_.which == Evicts::Which::all) {
       wrong("a pool that may evict every key refuses a call: " + status.message());
     }
     if (status.code() == base::Code::corrupt || status.code() == base::Code::internal) {

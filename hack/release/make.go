@@ -46,18 +46,38 @@ func (r *release) make(ctx context.Context) error {
 	if r.signer, err = signerIn(r.key); err != nil {
 		return err
 	}
-	if _, err := os.Stat(r.out); err == nil {
-		if _, err := os.Stat(filepath.Join(r.out, sums)); err != nil {
-			return fmt.Errorf("%s is there and is no release: remove it, or name another directory", r.out)
-		}
-	}
-	// A run that fails leaves the release before as it is.
-	final := r.out
-	r.out += ".new"
-	defer func() { _ = os.RemoveAll(r.out) }()
-	if err := os.RemoveAll(r.out); err != nil {
+	if err := r.replace(func() error { return r.write(ctx, changes) }); err != nil {
 		return err
 	}
+	fmt.Printf("release: %s has version %s\n", r.out, r.version)
+	return nil
+}
+
+// replace has a release written beside the directory, and puts it in the place of the one that is there. If it fails, that one stays.
+func (r *release) replace(write func() error) error {
+	final, fresh := r.out, r.out+".new"
+	if _, err := os.Stat(final); err == nil {
+		if _, err := os.Stat(filepath.Join(final, sums)); err != nil {
+			return fmt.Errorf("%s is there and is no release: remove it, or name another directory", final)
+		}
+	}
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(fresh) }()
+	r.out = fresh
+	err := write()
+	r.out = final
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(final); err != nil {
+		return err
+	}
+	return os.Rename(fresh, final)
+}
+
+func (r *release) write(ctx context.Context, changes string) error {
 	for _, room := range []string{"images", "bin", "charts", "sbom"} {
 		if err := os.MkdirAll(filepath.Join(r.out, room), 0o755); err != nil {
 			return err
@@ -77,14 +97,6 @@ func (r *release) make(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(final); err != nil {
-		return err
-	}
-	if err := os.Rename(r.out, final); err != nil {
-		return err
-	}
-	r.out = final
-	fmt.Printf("release: %s has version %s\n", final, r.version)
 	return nil
 }
 

@@ -279,6 +279,34 @@ func TestAReleaseNeedsItsSectionOfTheChangelog(t *testing.T) {
 	}
 }
 
+func TestARunThatFailsLeavesTheReleaseBefore(t *testing.T) {
+	r := release{out: filepath.Join(t.TempDir(), "out")}
+	writes := func(content string, fails error) func() error {
+		return func() error {
+			if err := os.MkdirAll(r.out, 0o755); err != nil {
+				return err
+			}
+			return errors.Join(os.WriteFile(filepath.Join(r.out, sums), []byte(content), 0o644), fails)
+		}
+	}
+	for _, step := range []struct {
+		content string
+		fails   error
+		there   string
+	}{{"first", nil, "first"}, {"torn", errors.New("no room"), "first"}, {"second", nil, "second"}} {
+		if err := r.replace(writes(step.content, step.fails)); !errors.Is(err, step.fails) {
+			t.Errorf("%s: %v", step.content, err)
+		}
+		text, err := os.ReadFile(filepath.Join(r.out, sums))
+		if err != nil || string(text) != step.there {
+			t.Errorf("after %s there is %q (%v)", step.content, text, err)
+		}
+		if left, err := os.ReadDir(filepath.Dir(r.out)); err != nil || len(left) != 1 {
+			t.Errorf("after %s there are %v (%v)", step.content, left, err)
+		}
+	}
+}
+
 func TestArchivesHoldFilesAlone(t *testing.T) {
 	for _, bad := range []string{"../out", "/etc/passwd", "directory/"} {
 		var text bytes.Buffer

@@ -61,7 +61,7 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long nothing happens")
 	flag.DurationVar(&o.within, "within", 30*time.Minute, "deadline of each step")
 	flag.StringVar(&o.keep, "keep", "", "directory for the operator's binary and log; empty: one that is removed in the end")
-	flag.StringVar(&o.profiles, "profiles", "", "directory for a profile of the operator's heap and goroutines after each step; empty: none are taken")
+	flag.StringVar(&o.profiles, "profiles", "", "directory for profiles of the operator's processor in each step but a restart, and of its heap and goroutines after it; empty: none are taken")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -120,8 +120,14 @@ func run(ctx context.Context, o options, output io.Writer) (steps []step, err er
 		if err != nil {
 			return err
 		}
-		if err := act(); err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", name, err), logOf(directory))
+		stopProfile := operator.profileCPU(ctx, o.profiles, len(steps)+1, name)
+		acted := act()
+		profiled := stopProfile()
+		if acted != nil {
+			return errors.Join(fmt.Errorf("%s: %w", name, acted), logOf(directory))
+		}
+		if profiled != nil {
+			return profiled
 		}
 		after, err := operator.measure(ctx)
 		if err != nil {

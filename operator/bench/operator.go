@@ -106,21 +106,60 @@ func (o *operatorProcess) stop() error {
 	}
 }
 
+// profileWindow is how long one CPU profile lasts.
+const profileWindow = 2 * time.Second
+
+// profileCPU starts to profile the operator's processor, window after window, into files of a directory; empty: it does nothing. The returned function ends that
+// with the window that is under way. A reader merges the files of a step.
+func (o *operatorProcess) profileCPU(ctx context.Context, directory string, number int, step string) (stop func() error) {
+	if directory == "" {
+		return func() error { return nil }
+	}
+	ended, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for window := 1; ; window++ {
+			select {
+			case <-ended:
+				result <- nil
+				return
+			default:
+			}
+			address := fmt.Sprintf("%sprofile?seconds=%d", o.pprof, int(profileWindow.Seconds()))
+			if err := o.keep(ctx, address, directory, number, step, fmt.Sprintf("cpu-%03d.pb.gz", window)); err != nil {
+				result <- err
+				return
+			}
+		}
+	}()
+	return func() error {
+		close(ended)
+		return <-result
+	}
+}
+
 // profile writes the operator's metrics, and profiles of its heap and goroutines, as files of a directory; empty: it does nothing.
 func (o *operatorProcess) profile(ctx context.Context, directory string, number int, step string) error {
 	if directory == "" {
 		return nil
 	}
+	for name, address := range map[string]string{"metrics.txt": o.metrics, "goroutines.pb.gz": o.pprof + "goroutine", "heap.pb.gz": o.pprof + "heap?gc=1"} {
+		if err := o.keep(ctx, address, directory, number, step, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keep writes what the operator answers into a file of a directory, which it makes if there is none.
+func (o *operatorProcess) keep(ctx context.Context, address, directory string, number int, step, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
-	for name, address := range map[string]string{"metrics.txt": o.metrics, "goroutines.pb.gz": o.pprof + "goroutine", "heap.pb.gz": o.pprof + "heap?gc=1"} {
-		path := filepath.Join(directory, fmt.Sprintf("%d-%s-%s", number, strings.ReplaceAll(step, " ", "-"), name))
-		if err := download(ctx, address, path); err != nil {
-			return fmt.Errorf("profile the operator: %w", err)
-		}
+	path := filepath.Join(directory, fmt.Sprintf("%d-%s-%s", number, strings.ReplaceAll(step, " ", "-"), name))
+	if err := download(ctx, address, path); err != nil {
+		return fmt.Errorf("profile the operator: %w", err)
 	}
 	return nil
 }

@@ -17,6 +17,8 @@ void collect_life(Samples& s, const node::MemoryNode::Stats& node, bool fresh) {
           {{"incarnation", std::to_string(node.incarnation)}});
   s.gauge("farpool_node_serving", "1 if an epoch that contains this incarnation is published and not stopped.",
           node.serving);
+  s.gauge("farpool_node_evicts", "1 if the shard map has an eviction policy: clients then remove keys to make room.",
+          node.evicts);
   s.gauge("farpool_node_memory_fresh",
           "1 if this incarnation formatted the memory: whatever an earlier one held is lost.", fresh);
   s.gauge("farpool_node_warm_restarts", "Times that a process has taken this memory up from the one before.",

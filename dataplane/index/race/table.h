@@ -64,6 +64,7 @@ class Table final : public index::Table {
   task::Task<base::Result<index::Swept>> sweep(base::Nanos deadline, fabric::Cost& cost) override;
   task::Task<void> maintain(base::Nanos deadline) override;
   task::Task<void> release(base::Nanos deadline) override;
+  void set_make_room(std::function<bool(std::uint64_t bytes)> make_room) override;
   heap::Heap* heap() override;
   session::Repairer* repairer() override;
   index::Movable* movable() override;

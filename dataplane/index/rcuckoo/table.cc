@@ -39,6 +39,9 @@ Task<void> Table::maintain(Nanos deadline) {
   return state_->heap.maintain(deadline);
 }
 Task<void> Table::release(Nanos deadline) { return state_->heap.release(deadline); }
+void Table::set_make_room(std::function<bool(std::uint64_t)> make_room) {
+  state_->heap.set_make_room(std::move(make_room));
+}
 heap::Heap* Table::heap() { return &state_->heap; }
 session::Repairer* Table::repairer() { return &state_->repairer; }
 index::Movable* Table::movable() { return state_->relocation.get(); }

@@ -165,7 +165,7 @@ func (s *Streams) Sync(pool types.NamespacedName, uid string, credential *pki.Cr
 		streams = &poolStreams{uid: uid, bundle: credential.Bundle, streams: map[types.UID]*stream{}, maps: &mapCopies{}}
 		s.pools[pool] = streams
 	}
-	wanted := map[types.UID]bool{}
+	wanted := make(map[types.UID]bool, len(targets))
 	for _, target := range targets {
 		wanted[target.Pod] = true
 		if open, exists := streams.streams[target.Pod]; exists {
@@ -210,11 +210,13 @@ func (s *Streams) Close() {
 func (s *Streams) Observe(pool types.NamespacedName) map[types.UID]Observation {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	observed := map[types.UID]Observation{}
-	if streams := s.pools[pool]; streams != nil {
-		for pod, stream := range streams.streams {
-			observed[pod] = stream.observe()
-		}
+	streams := s.pools[pool]
+	if streams == nil {
+		return map[types.UID]Observation{}
+	}
+	observed := make(map[types.UID]Observation, len(streams.streams))
+	for pod, stream := range streams.streams {
+		observed[pod] = stream.observe()
 	}
 	return observed
 }

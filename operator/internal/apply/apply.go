@@ -65,8 +65,8 @@ type Applier struct {
 	counter Counter
 	// known versions of objects are not compared again; nil: each is.
 	known *Known
-	// mayWrite says whether there is time to write another object; nil: there is.
-	mayWrite func() bool
+	// mayWrite says whether there is time to write another object, and mayWriteStatus another status; nil: there is.
+	mayWrite, mayWriteStatus func() bool
 }
 
 // New returns an applier that writes through client, and asks live what is in the way of what cannot be created.
@@ -76,15 +76,17 @@ func New(c client.Client, live client.Reader, counter Counter) *Applier {
 
 // named is an apply configuration that says which object it is of, as all that are generated do.
 type named interface {
+	GetAPIVersion() *string
 	GetKind() *string
 	GetNamespace() *string
 	GetName() *string
 }
 
-// With returns an applier for one look at a pool. It does not compare what is known, remembers there what it finds, and writes no object for which mayWrite has no time.
-func (a *Applier) With(known *Known, mayWrite func() bool) *Applier {
+// With returns an applier for one look at a pool. It does not compare what is known, remembers there what it finds, and writes no object for which mayWrite has no time,
+// and no status for which mayWriteStatus has none.
+func (a *Applier) With(known *Known, mayWrite, mayWriteStatus func() bool) *Applier {
 	with := *a
-	with.known, with.mayWrite = known, mayWrite
+	with.known, with.mayWrite, with.mayWriteStatus = known, mayWrite, mayWriteStatus
 	return &with
 }
 
@@ -102,17 +104,17 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	if err != nil {
 		return err
 	}
-	version := digest{}
+	version, wish := version{}, digestOf(raw)
 	if is, ok := desired.(named); ok {
 		object := made{ptr.Deref(is.GetKind(), ""), ptr.Deref(is.GetNamespace(), ""), ptr.Deref(is.GetName(), "")}
 		if cached := cachedObject(object.kind, object.name); cached != nil {
-			version = digestOf(cached, "", raw)
+			version = versionOf(cached, "")
 			a.known.see(object)
 		} else if a.known.isUnseen(object) {
 			return fmt.Errorf("%s %s/%s: %w", object.kind, object.namespace, object.name, ErrUnseen)
 		}
 	}
-	if a.known.isRight(version) {
+	if right, _ := a.known.isRight(version, wish); right {
 		return nil
 	}
 	want, err := content(raw)
@@ -141,7 +143,7 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	managed, owner := cached.GetManagedFields(), metav1.GetControllerOf(cached)
 	if unchanged(have, wanted, managed, owner, v1alpha1.FieldManager, "") || asMade(have, wanted, managed, owner, manager) {
-		a.known.found(version)
+		a.known.found(version, wish)
 		return nil
 	}
 	if err := a.begin(want); err != nil {
@@ -257,30 +259,53 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 	if err != nil {
 		return err
 	}
-	version := digestOf(cached, "status", raw)
-	if a.known.isRight(version) {
+	version, wish := versionOf(cached, "status"), digestOf(raw)
+	right, known := a.known.isRight(version, wish)
+	if right {
 		return nil
 	}
+	// A version that is known to be as something else was wanted needs no comparison.
+	if !known {
+		if right, err = isStatus(cached, raw); err != nil {
+			return err
+		}
+		if right {
+			a.known.found(version, wish)
+			return nil
+		}
+	}
+	is, ok := desired.(named)
+	if !ok {
+		return fmt.Errorf("write the status of %s: %T does not say which object it is of", name(cached), desired)
+	}
+	if a.mayWriteStatus != nil && !a.mayWriteStatus() {
+		return fmt.Errorf("write the status of %s %s/%s: %w", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName(), ErrLater)
+	}
+	// The metadata are the whole answer: a status may list a thousand processes.
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: ptr.Deref(is.GetNamespace(), ""), Name: ptr.Deref(is.GetName(), "")}}
+	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ptr.Deref(is.GetAPIVersion(), ""), ptr.Deref(is.GetKind(), "")))
+	if err := a.client.Status().Patch(ctx, object, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			err = ErrStale
+		}
+		return fmt.Errorf("apply the status of %s %s/%s: %w", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName(), err)
+	}
+	a.known.found(versionOf(object, "status"), wish)
+	a.counter.Wrote(ptr.Deref(is.GetKind(), ""), "status")
+	return nil
+}
+
+// isStatus says whether the status of an object is as it is wanted, and the operator's own.
+func isStatus(cached client.Object, raw []byte) (bool, error) {
 	want, err := content(raw)
 	if err != nil {
-		return err
+		return false, err
 	}
 	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
 	if err != nil {
-		return fmt.Errorf("compare the status of %s: %w", describe(want), err)
+		return false, fmt.Errorf("compare the status of %s: %w", describe(want), err)
 	}
-	if unchanged(have, comparable(want), cached.GetManagedFields(), metav1.GetControllerOf(cached), v1alpha1.StatusFieldManager, "status") {
-		a.known.found(version)
-		return nil
-	}
-	if err := a.client.Status().Apply(ctx, desired, client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return fmt.Errorf("apply the status of %s: %w", describe(want), ErrStale)
-		}
-		return fmt.Errorf("apply the status of %s: %w", describe(want), err)
-	}
-	a.counter.Wrote(want.GetKind(), "status")
-	return nil
+	return unchanged(have, comparable(want), cached.GetManagedFields(), metav1.GetControllerOf(cached), v1alpha1.StatusFieldManager, "status"), nil
 }
 
 // Delete deletes the very object that the plan saw.

@@ -4,6 +4,7 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -95,14 +96,25 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 			}
 			return c.Delete(ctx, object, options...)
 		},
-		SubResourceApply: func(ctx context.Context, c client.Client, subresource string, object runtime.ApplyConfiguration, options ...client.SubResourceApplyOption) error {
-			if err := s.request("apply " + subresource); err != nil {
+		SubResourcePatch: func(ctx context.Context, c client.Client, subresource string, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			if patch.Type() != types.ApplyPatchType {
+				return s.patch("patch "+subresource, object, patch)
+			}
+			if err := s.patch("apply "+subresource, object, patch); err != nil {
 				return err
 			}
-			return c.SubResource(subresource).Apply(ctx, object, options...)
-		},
-		SubResourcePatch: func(_ context.Context, _ client.Client, subresource string, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
-			return s.patch("patch "+subresource, object, patch)
+			// The fake server applies no metadata. It answers with the version that it has then, as an API server does.
+			status := &corev1ac.ServiceApplyConfiguration{}
+			if err := json.Unmarshal([]byte(s.patched), status); err != nil {
+				return err
+			}
+			if err := c.SubResource(subresource).Apply(ctx, status, client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {
+				return err
+			}
+			now := s.service()
+			object.SetUID(now.UID)
+			object.SetResourceVersion(now.ResourceVersion)
+			return nil
 		},
 	})
 	s.applier = New(s.client, s.client, s)

@@ -6,7 +6,8 @@ import (
 	"crypto/sha256"
 	"sync"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Known remembers which versions of a pool's objects were found to be as wanted. An object's version changes with every write to it. A known version needs no
@@ -14,8 +15,8 @@ import (
 // Known also remembers which objects were made a moment ago and are not in the cache yet.
 type Known struct {
 	mutex sync.Mutex
-	// right is the last look at which each version was as wanted.
-	right map[digest]uint8
+	// right is what each version was found to be, and the last look that asked.
+	right map[version]rightness
 	// made has how many more looks are to believe that an object is there, by its kind and name.
 	made map[made]int
 	look uint8
@@ -27,31 +28,42 @@ type made struct{ kind, namespace, name string }
 // believed is how many looks believe that an object is there that was made and that the cache does not show: the next ones ask the API server.
 const believed = 3
 
-// digest is of an object's version and of what is wanted of it; zero: of nothing that can be known.
+// version is one of an object or of a subresource of it; empty: of an object that the API server has not written, so that nothing can be known of it.
+type version struct {
+	uid         types.UID
+	resource    string // the API server's resourceVersion
+	subresource string
+}
+
+// versionOf returns the version that a cache shows.
+func versionOf(cached metav1.Object, subresource string) version {
+	if cached.GetUID() == "" || cached.GetResourceVersion() == "" {
+		return version{}
+	}
+	return version{cached.GetUID(), cached.GetResourceVersion(), subresource}
+}
+
+// digest is of what is wanted of an object.
 type digest [16]byte
 
-// digestOf returns the digest of an object as the cache has it, and of what is wanted of it or of a subresource of it. An object without a version is none that
-// the API server has written.
-func digestOf(cached client.Object, subresource string, desired []byte) (is digest) {
-	if cached.GetUID() == "" || cached.GetResourceVersion() == "" {
-		return digest{}
-	}
-	hash := sha256.New()
-	for _, text := range []string{string(cached.GetUID()), cached.GetResourceVersion(), subresource} {
-		hash.Write([]byte(text))
-		hash.Write([]byte{0})
-	}
-	hash.Write(desired)
-	copy(is[:], hash.Sum(nil))
+func digestOf(desired []byte) (is digest) {
+	sum := sha256.Sum256(desired)
+	copy(is[:], sum[:])
 	return is
+}
+
+// rightness is what a version was compared with and found to be, and the last look that asked for it.
+type rightness struct {
+	wanted digest
+	look   uint8
 }
 
 // Begin starts a look at the pool, and forgets what the look before did not find any more.
 func (k *Known) Begin() {
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
-	for is, look := range k.right {
-		if look != k.look {
+	for is, found := range k.right {
+		if found.look != k.look {
 			delete(k.right, is)
 		}
 	}
@@ -97,29 +109,30 @@ func (k *Known) see(object made) {
 	delete(k.made, object)
 }
 
-// isRight says whether a version is known to be as wanted.
-func (k *Known) isRight(is digest) bool {
+// isRight says whether a version is known to be as wanted. known: it was found to be as something, be it this or not.
+func (k *Known) isRight(is version, wanted digest) (right, known bool) {
 	if k == nil {
-		return false
+		return false, false
 	}
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
-	_, right := k.right[is]
-	if right {
-		k.right[is] = k.look
+	found, known := k.right[is]
+	if known {
+		found.look = k.look
+		k.right[is] = found
 	}
-	return right
+	return known && found.wanted == wanted, known
 }
 
 // found records that a version is as wanted.
-func (k *Known) found(is digest) {
-	if k == nil || is == (digest{}) {
+func (k *Known) found(is version, wanted digest) {
+	if k == nil || is == (version{}) {
 		return
 	}
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	if k.right == nil {
-		k.right = map[digest]uint8{}
+		k.right = map[version]rightness{}
 	}
-	k.right[is] = k.look
+	k.right[is] = rightness{wanted, k.look}
 }

@@ -27,7 +27,7 @@ func edited(object *corev1.Service) *corev1.Service {
 // looked begins a look at a pool.
 func looked(known *Known, s *server) *Applier {
 	known.Begin()
-	return s.applier.With(known, nil)
+	return s.applier.With(known, nil, nil)
 }
 
 func TestAVersionThatWasRightIsNotComparedAgain(t *testing.T) {
@@ -81,7 +81,7 @@ func TestWhatNobodyAsksForIsForgotten(t *testing.T) {
 	if len(known.right) != 0 {
 		t.Errorf("%d versions are known", len(known.right))
 	}
-	s.expect("it is compared once more", s.applier.With(known, nil).Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
+	s.expect("it is compared once more", s.applier.With(known, nil, nil).Object(t.Context(), want, cached(edited(made))), taken, []string{"Service own", "Service apply"})
 }
 
 func TestAStatusThatWasRightIsNotComparedAgain(t *testing.T) {
@@ -89,39 +89,66 @@ func TestAStatusThatWasRightIsNotComparedAgain(t *testing.T) {
 	status := func(address string) *corev1ac.ServiceApplyConfiguration {
 		return corev1ac.Service("cache", "shop").WithStatus(corev1ac.ServiceStatus().WithLoadBalancer(corev1ac.LoadBalancerStatus().WithIngress(corev1ac.LoadBalancerIngress().WithIP(address))))
 	}
-	s.expect("it is written", looked(known, s).Status(t.Context(), status("10.0.0.1"), s.service()), []string{"apply status"}, []string{"Service status"})
+	write, count := []string{"apply status"}, []string{"Service status"}
+	s.expect("it is written", looked(known, s).Status(t.Context(), status("10.0.0.1"), s.service()), write, count)
 	written := s.withStatus()
-	s.expect("it is compared", looked(known, s).Status(t.Context(), status("10.0.0.1"), written), nil, nil)
-	s.expect("it is known", looked(known, s).Status(t.Context(), status("10.0.0.1"), edited(written)), nil, nil)
-	s.expect("another is wanted", looked(known, s).Status(t.Context(), status("10.0.0.2"), written), []string{"apply status"}, []string{"Service status"})
+	s.expect("it is known as it was written", looked(known, s).Status(t.Context(), status("10.0.0.1"), edited(written)), nil, nil)
+	s.expect("another is wanted", looked(known, s).Status(t.Context(), status("10.0.0.2"), written), write, count)
+	// An operator that starts knows nothing.
+	known, written = &Known{}, s.withStatus()
+	s.expect("it is compared", looked(known, s).Status(t.Context(), status("10.0.0.2"), written), nil, nil)
+	s.expect("it is known", looked(known, s).Status(t.Context(), status("10.0.0.2"), edited(written)), nil, nil)
+	s.expect("it is compared with nothing else that is known", s.applier.Status(t.Context(), status("10.0.0.2"), edited(written)), write, count)
+}
+
+// What is known to be as something else was wanted is written without a comparison, which would take longer than the write of a status that lists a thousand processes.
+func TestAStatusThatIsKnownToBeAnotherIsWritten(t *testing.T) {
+	s, known := newServer(t, there(func(*corev1.Service) {})), &Known{}
+	status := func(address string) *corev1ac.ServiceApplyConfiguration {
+		return corev1ac.Service("cache", "shop").WithStatus(corev1ac.ServiceStatus().WithLoadBalancer(corev1ac.LoadBalancerStatus().WithIngress(corev1ac.LoadBalancerIngress().WithIP(address))))
+	}
+	write, count := []string{"apply status"}, []string{"Service status"}
+	s.expect("it is written", looked(known, s).Status(t.Context(), status("10.0.0.1"), s.service()), write, count)
+	seen := s.withStatus()
+	seen.Status.LoadBalancer.Ingress[0].IP = "10.0.0.2" // a comparison would find it as it is wanted
+	s.expect("another is wanted", looked(known, s).Status(t.Context(), status("10.0.0.2"), seen), write, count)
+	// A write that was refused says nothing about the version that is there.
+	s.refuses["apply status"] = context.DeadlineExceeded
+	if err := looked(known, s).Status(t.Context(), status("10.0.0.3"), s.withStatus()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	s.expect("it is refused", nil, write, nil)
+	delete(s.refuses, "apply status")
+	s.expect("it is written again", looked(known, s).Status(t.Context(), status("10.0.0.3"), s.withStatus()), write, count)
 }
 
 // An object is not known by its status, nor a status by its object.
 func TestAnObjectAndItsStatusAreKnownEachByItself(t *testing.T) {
 	object := there(func(service *corev1.Service) { service.ResourceVersion = "1" })
-	other := there(func(service *corev1.Service) { service.ResourceVersion, service.UID = "1", "other" })
-	first := digestOf(object, "", []byte("{}"))
-	for what, other := range map[string]digest{
-		"a status":        digestOf(object, "status", []byte("{}")),
-		"another object":  digestOf(other, "", []byte("{}")),
-		"another version": digestOf(there(func(service *corev1.Service) { service.ResourceVersion = "2" }), "", []byte("{}")),
-		"another wish":    digestOf(object, "", []byte("{ }")),
+	known, wish := &Known{}, digestOf([]byte("{}"))
+	known.Begin()
+	known.found(versionOf(object, ""), wish)
+	is := func(object *corev1.Service, subresource, desired string) [2]bool {
+		right, of := known.isRight(versionOf(object, subresource), digestOf([]byte(desired)))
+		return [2]bool{right, of}
+	}
+	for what, c := range map[string]struct{ got, want [2]bool }{
+		"the same":        {is(object, "", "{}"), [2]bool{true, true}},
+		"another wish":    {is(object, "", "{ }"), [2]bool{false, true}},
+		"a status":        {is(object, "status", "{}"), [2]bool{}},
+		"another object":  {is(there(func(service *corev1.Service) { service.ResourceVersion, service.UID = "1", "other" }), "", "{}"), [2]bool{}},
+		"another version": {is(there(func(service *corev1.Service) { service.ResourceVersion = "2" }), "", "{}"), [2]bool{}},
 	} {
-		if other == first {
-			t.Errorf("%s is taken for the same", what)
+		if c.got != c.want {
+			t.Errorf("%s: right and known are %v instead of %v", what, c.got, c.want)
 		}
 	}
-	if digestOf(object, "", []byte("{}")) != first {
-		t.Error("the same is taken for another")
-	}
-	known := &Known{}
-	known.Begin()
 	for what, unversioned := range map[string]*corev1.Service{
 		"without a version": there(func(*corev1.Service) {}),
 		"without a uid":     there(func(service *corev1.Service) { service.ResourceVersion, service.UID = "1", "" }),
 	} {
-		is := digestOf(unversioned, "", []byte("{}"))
-		if known.found(is); known.isRight(is) {
+		known.found(versionOf(unversioned, ""), wish)
+		if right, of := known.isRight(versionOf(unversioned, ""), wish); right || of {
 			t.Errorf("an object %s is known", what)
 		}
 	}
@@ -169,7 +196,8 @@ func TestWhatWasMadeAMomentAgoIsAwaited(t *testing.T) {
 // Where there is no time for a write, nothing is asked for, and what needs none is as it is.
 func TestAWriteWaitsForItsTime(t *testing.T) {
 	s := newServer(t)
-	hurried, calm := s.applier.With(nil, func() bool { return false }), s.applier.With(nil, func() bool { return true })
+	yes, no := func() bool { return true }, func() bool { return false }
+	hurried, calm := s.applier.With(nil, no, yes), s.applier.With(nil, yes, no)
 	want, other := wanted("pool", map[string]string{"a": "1"}), wanted("pool", map[string]string{"a": "2"})
 	if err := hurried.Object(t.Context(), want, cached(nil)); !errors.Is(err, ErrLater) || !strings.Contains(err.Error(), "Service shop/cache") {
 		t.Errorf("a new object: %v", err)
@@ -182,4 +210,13 @@ func TestAWriteWaitsForItsTime(t *testing.T) {
 	}
 	s.expect("a change", nil, nil, nil)
 	s.expect("there is time", calm.Object(t.Context(), other, cached(s.service())), taken, []string{"Service own", "Service apply"})
+
+	// The time for a status is another.
+	status := corev1ac.Service("cache", "shop").WithStatus(corev1ac.ServiceStatus().WithLoadBalancer(corev1ac.LoadBalancerStatus().WithIngress(corev1ac.LoadBalancerIngress().WithIP("10.0.0.1"))))
+	if err := calm.Status(t.Context(), status, s.service()); !errors.Is(err, ErrLater) || !strings.Contains(err.Error(), "Service shop/cache") {
+		t.Errorf("a status: %v", err)
+	}
+	s.expect("a status", nil, nil, nil)
+	s.expect("there is time", hurried.Status(t.Context(), status, s.service()), []string{"apply status"}, []string{"Service status"})
+	s.expect("as it was written", calm.Status(t.Context(), status, s.withStatus()), nil, nil)
 }

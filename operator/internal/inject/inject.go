@@ -157,6 +157,9 @@ func (i *injecting) checkPool() ([]string, error) {
 	case template == nil || status == nil:
 		return nil, refuse(PoolNotReady, "the operator has not made the credentials of namespace %s for KVPool %s yet: try again in some seconds, as controllers of pods do by themselves; if this lasts, look at the operator and at kubectl -n %s describe kvpool %s",
 			i.namespace, name, pool.Namespace, pool.Name)
+	case status.State != v1alpha1.SidecarsReady && status.Reason == v1alpha1.ReasonIssueFailed:
+		// The words are those of an error about the pool's own Secrets: they are for its owner.
+		return nil, refuse(PoolNotReady, "the operator cannot make the credentials of namespace %s for KVPool %s: its owner sees why with kubectl -n %s describe kvpool %s", i.namespace, name, pool.Namespace, pool.Name)
 	case status.State != v1alpha1.SidecarsReady:
 		return nil, refuse(PoolNotReady, "namespace %s has no credentials for KVPool %s: %s", i.namespace, name, status.Message)
 	}

@@ -286,6 +286,9 @@ func refusalCases() []refusalCase {
 		{name: "no credentials", reason: PoolNotReady, says: "a Secret is in the way", cluster: changed(func(pool *v1alpha1.KVPool) {
 			pool.Status.Sidecars.Namespaces[0] = v1alpha1.SidecarNamespaceStatus{Name: "shop", State: v1alpha1.SidecarsPending, Message: "a Secret is in the way"}
 		})},
+		{name: "credentials that cannot be made", reason: PoolNotReady, says: "its owner sees why with kubectl -n data describe kvpool cache", cluster: changed(func(pool *v1alpha1.KVPool) {
+			pool.Status.Sidecars.Namespaces[0] = v1alpha1.SidecarNamespaceStatus{Name: "shop", State: v1alpha1.SidecarsPending, Reason: v1alpha1.ReasonIssueFailed, Message: "own words of a Secret"}
+		})},
 		{name: "as many as may be", reason: BudgetSpent, says: "may have 10", cluster: changed(func(pool *v1alpha1.KVPool) { pool.Status.Sidecars.Namespaces[0].Sidecars = 10 })},
 		{name: "the last", cluster: changed(func(pool *v1alpha1.KVPool) { pool.Status.Sidecars.Namespaces[0].Sidecars = 9 })},
 		{name: "an unknown annotation", reason: UnknownAnnotation, says: "pool, containers, port", edits: []string{annotated("pol", "cache")}},

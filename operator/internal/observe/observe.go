@@ -122,7 +122,12 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	var policies networkingv1.NetworkPolicyList
 	var memoryPools v1alpha1.MemoryNodePoolList
 	var computePools v1alpha1.ComputeShardPoolList
-	for _, objects := range []client.ObjectList{&pods, &deployments, &secrets, &configMaps, &services, &budgets, &policies} {
+	// A large pool has a thousand pods. A copy of each would be most of what a look at it allocates.
+	const uncopied = client.UnsafeDisableDeepCopy
+	if err := list(&pods, client.MatchingFields{indexPool: pool.Name}, uncopied); err != nil {
+		return nil, err
+	}
+	for _, objects := range []client.ObjectList{&deployments, &secrets, &configMaps, &services, &budgets, &policies} {
 		if err := list(objects, client.MatchingFields{indexPool: pool.Name}); err != nil {
 			return nil, err
 		}
@@ -136,7 +141,7 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 
 	var replicaSets metav1.PartialObjectMetadataList
 	replicaSets.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSetList"))
-	if err := list(&replicaSets, client.MatchingFields{indexPool: pool.Name}); err != nil {
+	if err := list(&replicaSets, client.MatchingFields{indexPool: pool.Name}, uncopied); err != nil {
 		return nil, err
 	}
 
@@ -213,11 +218,13 @@ func (s *Snapshot) sortPods(pods []corev1.Pod, replicaSets []metav1.PartialObjec
 		}
 	}
 	// A shard stays the pool's while its ReplicaSet is being collected.
-	written := map[types.UID]bool{}
-	for _, process := range s.Processes() {
+	processes := s.Processes()
+	written := make(map[types.UID]bool, len(processes))
+	for _, process := range processes {
 		written[types.UID(process.PodUID)] = true
 	}
-	s.NodePods, s.DeploymentOf = map[string]*corev1.Pod{}, map[types.UID]string{}
+	s.ComputePods = make([]*corev1.Pod, 0, len(pods))
+	s.NodePods, s.DeploymentOf = map[string]*corev1.Pod{}, make(map[types.UID]string, len(pods))
 	for i := range pods {
 		pod := &pods[i]
 		owner := metav1.GetControllerOf(pod)
@@ -408,10 +415,15 @@ func IsOutOfService(node *corev1.Node) bool {
 	return false
 }
 
-// Processes returns the processes that are written down in the pool's ComputeShardPools, and in its own status by earlier operators; each once.
+// Processes returns the processes that are written down in the pool's ComputeShardPools, and in its own status by earlier operators; each once. Its caller may not
+// change the list.
 func (s *Snapshot) Processes() []v1alpha1.ProcessStatus {
-	var processes []v1alpha1.ProcessStatus
-	written := map[string]bool{}
+	most := len(s.Pool.Status.Processes)
+	for _, pool := range s.ComputePools {
+		most += len(pool.Status.Processes)
+	}
+	processes := make([]v1alpha1.ProcessStatus, 0, most)
+	written := make(map[string]bool, most)
 	add := func(list []v1alpha1.ProcessStatus) {
 		for _, process := range list {
 			if !written[process.Process] {
@@ -429,7 +441,7 @@ func (s *Snapshot) Processes() []v1alpha1.ProcessStatus {
 
 // gone asks the API server itself for pods that the cache does not show: it may lag, and it shows only pods that have the pool's label.
 func (s *Snapshot) gone(ctx context.Context, live client.Reader) (map[types.UID]bool, error) {
-	present := map[types.UID]bool{}
+	present := make(map[types.UID]bool, len(s.ComputePods))
 	for _, pod := range s.ComputePods {
 		present[pod.UID] = true
 	}

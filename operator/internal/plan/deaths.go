@@ -49,6 +49,8 @@ type census struct {
 	byName    map[string]*corev1.Pod
 	// within are the processes that answer by pod.
 	within map[types.UID]string
+	// processes are the ones that are written down.
+	processes []v1alpha1.ProcessStatus
 	// written says where in the list each process is that is written down: later ones of a pod come after earlier ones.
 	written map[string]int
 	// latest says where in the list the last process of each pod is.
@@ -58,8 +60,10 @@ type census struct {
 }
 
 func (d *decision) takeCensus() census {
-	c := census{answering: map[string]*corev1.Pod{}, byUID: map[types.UID]*corev1.Pod{}, byName: map[string]*corev1.Pod{}, within: map[types.UID]string{}, written: map[string]int{}, latest: map[string]int{}, dead: map[string]bool{}}
-	for i, process := range d.Processes() {
+	pods, processes := len(d.ComputePods), d.Processes()
+	c := census{answering: make(map[string]*corev1.Pod, pods), byUID: make(map[types.UID]*corev1.Pod, pods), byName: make(map[string]*corev1.Pod, pods), within: make(map[types.UID]string, pods),
+		processes: processes, written: make(map[string]int, len(processes)), latest: make(map[string]int, len(processes)), dead: map[string]bool{}}
+	for i, process := range processes {
 		c.written[process.Process], c.latest[process.PodUID] = i, i
 	}
 	// A process that the operator has found dead may still seem to answer: what it said is late, and another process may run in its pod by now. A RepairLease of a
@@ -150,10 +154,10 @@ func (d *decision) closedEverywhere(process string) bool {
 }
 
 // judgeReported judges a process whose sessions a memory node has ended, by what Kubernetes says of its pod.
-func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessStatus, reported *farpoolv1alpha1.DeadClient) (verdict, death) {
+func (d *decision) judgeReported(c census, reported *farpoolv1alpha1.DeadClient) (verdict, death) {
 	process := v1alpha1.ProcessID(reported.GetProcess())
-	if record, ok := written[process]; ok {
-		judged, known := d.judge(c, record)
+	if at, ok := c.written[process]; ok {
+		judged, known := d.judge(c, c.processes[at])
 		switch judged {
 		case ended, down:
 			known.cause = v1alpha1.CauseMemoryNodeReport
@@ -182,12 +186,11 @@ func (d *decision) judgeReported(c census, written map[string]v1alpha1.ProcessSt
 
 // findDeaths says which processes are dead, and writes down the processes that live or wait for a RepairLease, new ones last.
 func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []death, processes []v1alpha1.ProcessStatus) {
-	written := map[string]v1alpha1.ProcessStatus{}
 	found := map[string]death{}
+	processes = make([]v1alpha1.ProcessStatus, 0, len(c.processes)+len(c.answering))
 	// Two operators may have written the processes of a pod down in the wrong order. The one that answers is the last.
 	var last []v1alpha1.ProcessStatus
-	for _, process := range d.Processes() {
-		written[process.Process] = process
+	for _, process := range c.processes {
 		switch judged, known := d.judge(c, process); {
 		case judged == ended, judged == dead && dealtWith[process.Process], c.dead[process.Process]:
 		case judged == dead:
@@ -201,7 +204,7 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 	}
 	processes = append(processes, last...)
 	for _, process := range slices.Sorted(maps.Keys(c.answering)) {
-		if _, known := written[process]; !known {
+		if _, known := c.written[process]; !known {
 			pod := c.answering[process]
 			processes = append(processes, v1alpha1.ProcessStatus{Process: process, Name: pod.Name, PodUID: string(pod.UID), NodeName: pod.Spec.NodeName})
 		}
@@ -212,7 +215,7 @@ func (d *decision) findDeaths(c census, dealtWith map[string]bool) (deaths []dea
 			if _, known := found[process]; known || reported.GetProcess() == 0 || dealtWith[process] || !holds(reported) {
 				continue
 			}
-			if judged, known := d.judgeReported(c, written, reported); judged == dead {
+			if judged, known := d.judgeReported(c, reported); judged == dead {
 				found[process] = known
 			}
 		}

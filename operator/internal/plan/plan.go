@@ -670,12 +670,9 @@ func (d *decision) objects() {
 	}
 	d.scaleObjects()
 	for _, n := range d.nodes {
-		// A memory node that has to go keeps its objects as long as the map has it: keys may lie there. A pod that has outlived its MemoryNode gets another
-		// MemoryNode, with which it goes like any other.
-		if left := n.object == nil && n.pod != nil; !d.inMap(n.name) && (!n.wanted && !left || d.drained(n)) {
-			continue
+		if !d.goes(n) {
+			d.memoryNode(n)
 		}
-		d.memoryNode(n)
 	}
 	for _, computePool := range d.pool.ComputePools() {
 		switch deployment, err := d.template.ComputeDeployment(d.pool, computePool); {
@@ -710,6 +707,13 @@ func (d *decision) mapKeyNeeds() []render.Object {
 		return nil
 	}
 	return []render.Object{d.hashSecret}
+}
+
+// goes says whether nothing of a memory node is made or changed any more. One that has to go keeps its objects as long as the map has it: keys may lie there. A
+// pod that has outlived its MemoryNode gets another MemoryNode, with which it goes like any other.
+func (d *decision) goes(n *node) bool {
+	left := n.object == nil && n.pod != nil
+	return !d.inMap(n.name) && (!n.wanted && !left || d.drained(n))
 }
 
 // memoryNode makes the memory node's object once, and its pod whenever there is none. It never replaces a pod that has found a place.
@@ -847,6 +851,7 @@ func (d *decision) targets() {
 	if d.Authority == nil {
 		return
 	}
+	d.Targets = make([]agent.Target, 0, len(d.nodes)+len(d.ComputePods))
 	add := func(pod *corev1.Pod, role farpoolv1alpha1.Role, holder, mapKey string) {
 		if pod == nil || pod.Status.PodIP == "" || pod.Status.Phase != corev1.PodRunning || !pod.DeletionTimestamp.IsZero() {
 			return

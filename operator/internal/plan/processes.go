@@ -27,11 +27,12 @@ type written struct {
 // writeDown finds the place of each process. A process that is written down already stays where it is.
 func (d *decision) writeDown() {
 	d.written.in = map[string][]v1alpha1.ProcessStatus{}
-	places, seen := map[string]string{}, map[string]bool{}
+	places := make(map[string]string, len(d.repairs.census.processes))
 	for name, object := range d.ComputePools {
 		for _, process := range object.Status.Processes {
-			places[process.Process], seen[process.Process] = name, true
+			places[process.Process] = name
 		}
+		d.written.in[name] = make([]v1alpha1.ProcessStatus, 0, len(object.Status.Processes)+len(d.ComputePods))
 	}
 	names := slices.Sorted(maps.Keys(d.ComputePools))
 	for _, process := range d.repairs.processes {
@@ -48,7 +49,7 @@ func (d *decision) writeDown() {
 	}
 	for _, process := range d.Pool.Status.Processes {
 		known := slices.ContainsFunc(d.repairs.processes, func(other v1alpha1.ProcessStatus) bool { return other.Process == process.Process })
-		if known && !seen[process.Process] {
+		if _, seen := places[process.Process]; known && !seen {
 			d.written.left = append(d.written.left, process)
 		}
 	}

@@ -558,7 +558,7 @@ func (f *following) named(name string) (silent []string, live string) {
 			silent = append(silent, process)
 		}
 	}
-	for _, process := range f.Processes() {
+	for _, process := range f.repairs.census.processes {
 		if process.Name == name {
 			add(process.Process)
 		}

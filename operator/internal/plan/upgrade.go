@@ -196,7 +196,7 @@ func (d *decision) servesAnywhere(image string) bool {
 func (d *decision) withoutRestart() {
 	for _, n := range d.nodes {
 		switch {
-		case n.object == nil:
+		case n.object == nil, d.goes(n):
 		case d.behind(n) && imageInPod(n.pod) == d.pool.Image:
 			d.upgrade.next = n
 			return

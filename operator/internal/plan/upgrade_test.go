@@ -448,3 +448,22 @@ func TestWhichImageAPoolHas(t *testing.T) {
 		}
 	}
 }
+
+// A memory node that has to go gets no other image, and does not keep the operator from one that is down: that one has to be up again before the other may go.
+func TestAMemoryNodeThatGoesKeepsNoOtherFromAnImage(t *testing.T) {
+	u := newUpgrade(t, 2)
+	const leaves = "cache-memory-2"
+	u.Nodes[leaves] = u.Nodes["cache-memory-1"].DeepCopy()
+	u.Nodes[leaves].Name, u.Nodes[leaves].UID, u.Nodes[leaves].Spec.Ordinal = leaves, "node-"+leaves, 2
+	u.NodePods[leaves] = u.NodePods["cache-memory-1"].DeepCopy()
+	u.NodePods[leaves].Name, u.NodePods[leaves].UID = leaves, "pod-"+leaves
+	u.Pool.Spec.Image = newImage
+	u.roll(newImage, versions(3, 4, 7, 7))
+	u.crash(u.NodePods["cache-memory-0"])
+	for range 20 {
+		u.settle(t)
+	}
+	if images := u.images(); !strings.HasPrefix(images, "nn") {
+		t.Errorf("images of the memory nodes are %s", images)
+	}
+}

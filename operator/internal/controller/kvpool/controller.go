@@ -353,7 +353,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite)
+	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite, turn.mayWriteStatus)
 	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, turn: turn, ctx: ctx, snapshot: snapshot, decided: decided}))
 }
 
@@ -744,7 +744,8 @@ func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, 
 	results := make([]error, len(writes))
 	write := func(i int) { results[i] = applier.Status(ctx, statusOf(writes[i]), writes[i].Object) }
 	var quiet, told []int
-	for i, written := range writes {
+	last := len(writes) - 1
+	for i, written := range writes[:last] {
 		switch written.Object.(type) {
 		case *v1alpha1.MemoryNode, *v1alpha1.ShardMap, *v1alpha1.MemoryNodePool, *v1alpha1.ComputeShardPool:
 			quiet = append(quiet, i)
@@ -752,11 +753,11 @@ func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, 
 			told = append(told, i)
 		}
 	}
+	// Statuses with steps that people have heard of are written later, and the pool's own last: by then, what it says of the others is true. A look that had no time
+	// for one of them has none for the pool's.
 	sideBySide(len(quiet), func(i int) { write(quiet[i]) })
-	// Statuses with steps that people have heard of are written later, and the pool's own last: by then, what it says of the others is true.
-	for _, i := range told {
-		write(i)
-	}
+	sideBySide(len(told), func(i int) { write(told[i]) })
+	write(last)
 	var failures []error
 	unwritten := map[types.UID]bool{}
 	for i, err := range results {

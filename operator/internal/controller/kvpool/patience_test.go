@@ -120,6 +120,65 @@ func TestAPoolIsGivenOutAgain(t *testing.T) {
 	})
 }
 
+// A pool rests as long as the look at it has lasted, and not longer than a bound; a short look needs no rest. What is added meanwhile is one look afterwards, and other
+// pools have their turn at once.
+func TestAPoolRestsAfterALongLook(t *testing.T) {
+	for _, c := range []struct{ lasts, rests time.Duration }{
+		{0, 0}, {leastRest - 1, 0}, {leastRest, leastRest}, {mostRest - 1, mostRest - 1}, {mostRest, mostRest}, {time.Minute, mostRest},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorkers(t, "a")
+			defer w.queue.ShutDown()
+			w.another()
+			w.expect(t, 1)
+			time.Sleep(c.lasts)
+			w.another()
+			w.another()
+			w.queue.Done(poolRequest("a"))
+			for range 10 {
+				w.queue.Add(poolRequest("a"))
+			}
+			if c.rests > 0 {
+				time.Sleep(c.rests - 1)
+				w.expect(t, 1)
+				w.queue.Add(poolRequest("b"))
+				if other := w.expect(t, 2); other != "b" {
+					t.Fatalf("after a look of %v, workers got %q", c.lasts, other)
+				}
+				w.queue.Done(poolRequest("b"))
+				time.Sleep(time.Nanosecond)
+			}
+			want := 2
+			if c.rests > 0 {
+				want = 3
+			}
+			if again := w.expect(t, want); again != "a" {
+				t.Fatalf("after a look of %v and its rest, workers got %q", c.lasts, again)
+			}
+			w.queue.Done(poolRequest("a"))
+			w.another()
+			w.expect(t, want)
+		})
+	}
+}
+
+// A pool that rests when its queue ends keeps no worker.
+func TestAPoolRestsWhenItsQueueEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorkers(t, "a")
+		w.another()
+		w.expect(t, 1)
+		time.Sleep(mostRest)
+		w.queue.Done(poolRequest("a"))
+		w.another()
+		w.queue.ShutDown()
+		if last := w.expect(t, 2); last != "shutdown" {
+			t.Errorf("workers got %v", w.got)
+		}
+		time.Sleep(2 * mostRest)
+	})
+}
+
 func TestWorkersThatWaitForTheirTurnEndWithTheirQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorkers(t, "a")

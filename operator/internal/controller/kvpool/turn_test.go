@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -41,6 +42,8 @@ type slow struct {
 
 	mutex   sync.Mutex
 	refuses string
+	// last is the object whose status was written last.
+	last string
 }
 
 func newSlow(takes time.Duration) *slow {
@@ -56,6 +59,14 @@ func newSlow(takes time.Duration) *slow {
 			}
 			return c.Create(ctx, object, options...)
 		},
+		SubResourcePatch: func(_ context.Context, _ client.Client, _ string, object client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+			s.mutex.Lock()
+			defer s.mutex.Unlock()
+			s.clock.Step(s.takes)
+			s.wrote.Add(1)
+			s.last = object.GetName()
+			return nil
+		},
 	})
 	return s
 }
@@ -64,7 +75,7 @@ func newSlow(takes time.Duration) *slow {
 func (s *slow) look(r *Reconciler, count int) plan.Outcome {
 	turn := r.turnOf(turnKey)
 	h := &hands{Reconciler: r, turn: turn, ctx: context.Background(), snapshot: &observe.Snapshot{Pool: &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: turnKey.Namespace, Name: turnKey.Name}}}}
-	h.applier = r.applier.With(&apply.Known{}, turn.mayWrite)
+	h.applier = r.applier.With(&apply.Known{}, turn.mayWrite, turn.mayWriteStatus)
 	owner := metav1ac.OwnerReference().WithAPIVersion("farpool.dev/v1alpha1").WithKind("KVPool").WithName("cache").WithUID("pool").WithController(true)
 	outcome := plan.Outcome{}
 	for range count {
@@ -80,7 +91,7 @@ var turnKey = types.NamespacedName{Namespace: "shop", Name: "cache"}
 
 func (s *slow) reconciler() *Reconciler {
 	metrics := NewMetrics(prometheus.NewRegistry())
-	return &Reconciler{applier: apply.New(s.client, s.client, metrics), clock: s.clock, turnLasts: turnLasts,
+	return &Reconciler{applier: apply.New(s.client, s.client, metrics), metrics: metrics, clock: s.clock, turnLasts: turnLasts,
 		stale: map[types.NamespacedName]int{}, putOff: map[types.NamespacedName]int{}}
 }
 
@@ -205,5 +216,69 @@ func TestAStatusWaitsUntilAllIsWritten(t *testing.T) {
 		return strings.Contains(condition.Message, "no more Secrets than 3")
 	}); !h.behind || !h.blamed || !said {
 		t.Errorf("behind %v, blamed %v: %v", h.behind, h.blamed, h.decided.Status.Pool.Conditions)
+	}
+}
+
+// statuses is a decision about a pool with so many RepairLeases and ComputeShardPools, all of whose statuses are to be written.
+func statuses(pools, leases int) (*observe.Snapshot, *plan.Plan) {
+	of := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: turnKey.Namespace, Name: name, UID: types.UID(name), ResourceVersion: "1"}
+	}
+	snapshot := &observe.Snapshot{Pool: &v1alpha1.KVPool{ObjectMeta: of(turnKey.Name)}, ComputePools: map[string]*v1alpha1.ComputeShardPool{}}
+	decided := &plan.Plan{Status: plan.Status{ComputePools: map[string]v1alpha1.ComputeShardPoolStatus{}, Leases: map[string]v1alpha1.RepairLeaseStatus{}}}
+	for i := range pools {
+		name := fmt.Sprintf("pool-%d", i)
+		snapshot.ComputePools[name] = &v1alpha1.ComputeShardPool{ObjectMeta: of(name)}
+		decided.Status.ComputePools[name] = v1alpha1.ComputeShardPoolStatus{}
+	}
+	for i := range leases {
+		lease := &v1alpha1.RepairLease{ObjectMeta: of(fmt.Sprintf("lease-%d", i))}
+		snapshot.Leases = append(snapshot.Leases, lease)
+		decided.Status.Leases[lease.Name] = v1alpha1.RepairLeaseStatus{}
+	}
+	decided.Status.Events = []plan.Event{{Regarding: snapshot.Pool, Type: "Normal", Reason: "Told", Action: "Tell", Note: "with the pool's status"}}
+	return snapshot, decided
+}
+
+// A look begins statuses for as long as it has time for them, and the pool's own last. It says of what is left that it is, and tells people what a status says once that
+// is written.
+func TestALookWritesStatusesForAsLongAsItHasTime(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		pools, leases int
+		takes         time.Duration
+		whole         bool
+		writes        int
+		told          bool
+	}{
+		{"all in time", 2, 10, 0, false, 13, true},
+		{"each takes all of the time, and a few are written anyway", 2, 10, statusesLast, false, leastWrites, false},
+		{"the pool's own is among these few", 1, 2, statusesLast, false, 4, true},
+		{"the pool's own is left", 1, 3, statusesLast, false, 4, false},
+		{"a pool that was put off often", 2, 10, time.Minute, true, 13, true},
+	} {
+		s := newSlow(c.takes)
+		r := s.reconciler()
+		recorder := events.NewFakeRecorder(100)
+		r.recorder, r.told = recorder, map[types.NamespacedName]map[line]string{}
+		turn := r.turnOf(turnKey)
+		turn.whole.Store(c.whole)
+		snapshot, decided := statuses(c.pools, c.leases)
+		failures := r.writeStatuses(t.Context(), r.applier.With(&apply.Known{}, turn.mayWrite, turn.mayWriteStatus), snapshot, decided)
+		total := c.pools + c.leases + 1
+		if wrote := int(s.wrote.Load()); wrote != c.writes || len(failures) != total-wrote {
+			t.Errorf("%s: %d statuses are written, %d left: %v", c.what, wrote, len(failures), failures)
+		}
+		for _, err := range failures {
+			if !errors.Is(err, apply.ErrLater) {
+				t.Errorf("%s: %v", c.what, err)
+			}
+		}
+		if told := len(recorder.Events) == 1; told != c.told {
+			t.Errorf("%s: the pool's event is sent: %v", c.what, told)
+		}
+		if own := s.last == turnKey.Name; own != c.told {
+			t.Errorf("%s: the last status is that of %s", c.what, s.last)
+		}
 	}
 }
