@@ -33,28 +33,27 @@ using task::Task;
 
 namespace {
 
-constexpr std::uint64_t kFewestBuckets = 8, kMostBuckets = 64;  // of the first array, of one reading
-constexpr std::uint64_t kMostPages = 16;                        // of one step
-constexpr std::uint64_t kMostReadBytes = 256 << 10;             // of one READ
+// A reading has so many buckets of the first array: one of fewer would have nearly as much of the second.
+constexpr std::uint64_t kFewestBuckets = 8, kMostBuckets = 64;
+constexpr std::uint64_t kMostPages = 16;             // of one step
+constexpr std::uint64_t kMostReadBytes = 256 << 10;  // of one READ
 // Unequal pairs of readings are bits of a word; then all begin anew.
 constexpr unsigned kMostPairs = 64;
 
 class Scan {
  public:
-  Scan(const Scanning& scanning, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost)
+  // Tells of so many buckets at most.
+  Scan(const Scanning& scanning, std::uint64_t position, std::uint64_t buckets, Nanos deadline, Cost& cost)
       : session_(scanning.session),
         site_(scanning.site),
         shape_(scanning.site.shape),
         scanning_(scanning),
         first_(position),
         row_bytes_(std::uint64_t{shape_.slots} * shape_.slot_bytes),
+        buckets_(std::min(buckets, shape_.buckets - first_)),
         deadline_(deadline),
         cost_(cost),
-        backoff_(scanning.session) {
-    // Both arrays have keys of a bucket. A page of fewer buckets would read nearly as much of the second array.
-    buckets_ = std::clamp<std::uint64_t>(count / (2 * std::uint64_t{shape_.slots}), kFewestBuckets, kMostBuckets);
-    buckets_ = std::min(buckets_, shape_.buckets - first_);
-  }
+        backoff_(scanning.session) {}
 
   Task<Result<Page>> run();
 
@@ -84,7 +83,7 @@ class Scan {
   const Scanning& scanning_;
   const std::uint64_t first_;
   const std::uint64_t row_bytes_;
-  std::uint64_t buckets_ = 1;
+  const std::uint64_t buckets_;
   const Nanos deadline_;
   Cost& cost_;
   index::Backoff backoff_;
@@ -293,9 +292,15 @@ bool Scan::settled() const {
 
 Task<Result<Page>> scan(Scanning scanning, std::uint64_t position, std::uint64_t count, Nanos deadline, Cost& cost) {
   Page all;
-  if (position >= scanning.site.shape.buckets) co_return all;
+  const Shape& shape = scanning.site.shape;
+  if (position >= shape.buckets) co_return all;
+  const std::uint64_t begun = position;
   for (std::uint64_t pages = 0; pages < kMostPages; ++pages) {
-    Scan scan(scanning, position, std::max<std::uint64_t>(count, all.keys.size()) - all.keys.size(), deadline, cost);
+    // A bucket has as many keys as those before, and the first one as many as it can have.
+    const std::uint64_t told = position - begun, wanted = std::min(count - all.keys.size(), shape.array_slots());
+    const std::uint64_t buckets = told == 0 ? wanted / (2 * std::uint64_t{shape.slots})
+                                            : wanted * told / std::max<std::uint64_t>(all.keys.size(), 1);
+    Scan scan(scanning, position, std::clamp(buckets, kFewestBuckets, kMostBuckets), deadline, cost);
     Result<Page> page = co_await scan.run();
     if (!page.ok()) co_return page.status();
     for (const Page::Expiry& expiry : page->expiries) {

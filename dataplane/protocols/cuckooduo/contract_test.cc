@@ -33,7 +33,7 @@ Sample sample_of_cuckooduo() {
                      .refusal = 2,
                      .update = 3,
                      .remove = 3,
-                     .scan_empty = 2,
+                     .scan_empty = 8,  // few keys a bucket: pages of 8, 64, 64 and 8 buckets, each read twice
                      .scan = 6,
                      .scan_messages = 50},
           .owned = true,
