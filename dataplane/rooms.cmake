@@ -35,7 +35,7 @@ farpool_room(index/rcuckoo DEPS index heap session layout fabric task base TEST_
 farpool_room(index/outback OPTIMISED DEPS proto index session layout fabric task base TEST_DEPS fabric/sim TEST_LIBS rapidcheck
              THREADS ONE_THREAD *Crash*:*GrowthDeaths*:NodeTableSpace.*:BuildTest.*)
 set_property(TEST index_outback APPEND PROPERTY ENVIRONMENT RC_PARAMS=seed=1)
-farpool_room(index/cuckooduo DEPS index heap session layout fabric task base)
+farpool_room(index/cuckooduo DEPS proto index heap session layout fabric task base)
 add_executable(cuckooduo_index bench/cuckooduo_index_main.cc)
 target_link_libraries(cuckooduo_index PRIVATE index_cuckooduo)
 farpool_room(protocols DEPS index/outback index/race index/rcuckoo index layout base)
@@ -74,6 +74,11 @@ add_executable(cuckooduo_owner_test protocols/cuckooduo/owner_test.cc protocols/
 target_link_libraries(cuckooduo_owner_test PRIVATE index_cuckooduo node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME cuckooduo_owner COMMAND cuckooduo_owner_test)
 set_tests_properties(cuckooduo_owner PROPERTIES LABELS room TIMEOUT 900)
+# The suite of index protocols for CuckooDuo, with it as the one protocol of the list.
+add_executable(cuckooduo_contract_test protocols/cuckooduo/contract_test.cc protocols/cuckooduo/protocols.cc protocols/cuckooduo/shapes.cc)
+target_link_libraries(cuckooduo_contract_test PRIVATE index_cuckooduo sim fabric_tcp GTest::gtest GTest::gmock GTest::gtest_main)
+add_test(NAME cuckooduo_contract COMMAND cuckooduo_contract_test)
+set_tests_properties(cuckooduo_contract PROPERTIES LABELS room TIMEOUT 900)
 add_executable(rcuckoo_cost bench/rcuckoo_cost_main.cc)
 target_link_libraries(rcuckoo_cost PRIVATE sim)
 add_executable(race_cost bench/race_cost_main.cc)

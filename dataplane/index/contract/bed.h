@@ -68,6 +68,8 @@ class Bed {
   virtual base::Bytes memory() = 0;
   virtual Faults* faults() { return nullptr; }
 
+  // A client owns the table, and holds its lease.
+  bool owned = false;
   const std::vector<Member*>& members() const { return members_; }
   void run(Member& by, task::Task<void> task) {
     std::vector<Job> jobs;

@@ -57,6 +57,8 @@ struct Sample {
   Budget budget;
   // What counts operations that take a trip more: nullptr, if none does.
   std::uint64_t Marks::*one_more = nullptr;
+  // A client owns the table, and holds its lease for as long as it lives.
+  bool owned = false;
   // Key and value travel in one CALL, beside so many other bytes: what has no room there is too large. 0: they do not.
   std::uint64_t call_head = 0;
 };

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "base/bytes.h"
@@ -51,13 +50,5 @@ class Owner::UnderWay {
  private:
   Owner& owner_;
 };
-
-// Fills the beginning of a slot with what an effect WRITEs that copies or clears, and returns how many bytes that are.
-// `from`: the whole slot that is copied.
-inline std::uint64_t put_effect(base::MutableBytes into, const Effect& effect, const Slot& from) {
-  if (effect.kind == Effect::Kind::copy) return put_copy(into, effect.place, effect.version, from);
-  std::memset(into.data(), 0, kClearedBytes);
-  return kClearedBytes;
-}
 
 }  // namespace farpool::cuckooduo

@@ -10,6 +10,7 @@
 #include "index/cuckooduo/bench.h"
 #include "index/cuckooduo/owner.h"
 #include "index/cuckooduo/pair.h"
+#include "index/cuckooduo/rebuild.h"
 #include "index/operation.h"
 #include "layout/extent.h"
 #include "layout/regions.h"
@@ -29,6 +30,15 @@ using fabric::Op;
 using index::Chain;
 using index::Edit;
 using task::Task;
+
+Wish wish_of(layout::KvOp op, std::string_view value) {
+  using layout::KvOp;
+  Wish wish{.name = "a change", .value = value};
+  if (op == KvOp::put || op == KvOp::update) wish.if_present = Edit::Kind::put;
+  if (op == KvOp::remove) wish.if_present = Edit::Kind::erase;
+  if (op == KvOp::put || op == KvOp::insert) wish.if_absent = Edit::Kind::put;
+  return wish;
+}
 
 // The result of an attempt.
 enum class Next : std::uint8_t {
@@ -65,6 +75,7 @@ class Owner::Work {
   Op record_behind(MutableBytes into);
   void fill(Chain& chain, const fabric::Buffer& slots);
   void settle();
+  void count();
   void drop_block();
 
   Planned& change() { return bench_->change; }
@@ -266,7 +277,9 @@ Edit::Kind Owner::Work::decide() {
     *wish_.block = before_.state == SlotState::pointer ? std::optional(before_.block) : std::nullopt;
   }
   if (wish_.editor == nullptr) return existed_ ? wish_.if_present : wish_.if_absent;
-  Edit edit = wish_.editor->edit(value_before_ ? std::optional(base::text_of(*value_before_)) : std::nullopt);
+  std::optional<std::string_view> value;
+  if (value_before_) value = wish_.editor->wants_value() ? base::text_of(*value_before_) : std::string_view();
+  Edit edit = wish_.editor->edit(value);
   if (edit.kind == Edit::Kind::erase && !existed_) return Edit::Kind::keep;
   if (edit.kind == Edit::Kind::put) {
     decided_ = std::move(edit.value);
@@ -377,11 +390,21 @@ void Owner::Work::settle() {
   owner_.counts_.moved += change().moves();
   owner_.planner_->commit(change());
   in_hand_ = false;
+  count();
   if (block_.bytes != 0) owner_.heap_.published(std::exchange(block_, {}));
   if (before_.state == SlotState::pointer) {
     owner_.heap_.free(before_.block, before_.units * layout::kBlockUnit, cost_);
   }
   owner_.ended_.wake_all();
+}
+
+// Counts what the change adds to the table, net.
+void Owner::Work::count() {
+  if (owner_.tally_ == nullptr) return;
+  const auto bytes = [this](std::size_t value_bytes) { return static_cast<std::int64_t>(key_.size() + value_bytes); };
+  const bool there = !change().removes();
+  const std::int64_t before = existed_ ? bytes(value_before_->size()) : 0, after = there ? bytes(value_.size()) : 0;
+  owner_.tally_->add((there ? 1 : 0) - (existed_ ? 1 : 0), after - before, cost_);
 }
 
 }  // namespace farpool::cuckooduo

@@ -15,21 +15,11 @@ using base::Nanos;
 using base::Result;
 using fabric::Fate;
 using fabric::Op;
-using index::Edit;
-using layout::KvOp;
 using layout::KvRequest;
 using layout::KvStatus;
 using task::Task;
 
 namespace {
-
-Wish wish_of(const KvRequest& request) {
-  Wish wish{.name = "another client's change", .value = base::text_of(request.value), .if_version = request.version};
-  if (request.op == KvOp::put || request.op == KvOp::update) wish.if_present = Edit::Kind::put;
-  if (request.op == KvOp::remove) wish.if_present = Edit::Kind::erase;
-  if (request.op == KvOp::put || request.op == KvOp::insert) wish.if_absent = Edit::Kind::put;
-  return wish;
-}
 
 // Returns what an error means to the client that has asked. Nothing: its outcome is not known, or the owner is none any
 // more, and the next one answers.
@@ -131,7 +121,8 @@ Task<void> Inbox::carry_out(Work work) {
     answer.flags = *existed ? layout::KvReply::kExisted : std::uint16_t{0};
   } else if (answer.status == KvStatus::done) {
     ++counts_.carried_out;
-    Wish wish = wish_of(request);
+    Wish wish = wish_of(request.op, base::text_of(request.value));
+    wish.if_version = request.version;
     wish.ticket = work.ticket;
     wish.record = work.record;
     const auto patience = static_cast<Nanos>(std::min<std::uint64_t>(request.generation, 3600 * base::kSecond));

@@ -25,9 +25,24 @@ constexpr Print print_from(std::uint32_t bits16, std::uint32_t print_bits) {
   return static_cast<Print>(1 + (bits16 * ((1u << print_bits) - 1) >> 16));
 }
 
-// Returns how far the second array's bucket is behind the first array's, from the first print.
+// In the paper each first print has a displacement of its own. Here it is the sum of one of a few strides, which are
+// anywhere, and of a step, which is short: a scan of neighbouring buckets of the first array reads one stretch of the
+// second for each stride, and finds every key of theirs. Strides alone would have to be many, as pairs of a full bucket
+// have to have different other buckets; steps alone would leave keys where they crowd.
+inline constexpr std::uint32_t kStrides = 8;
+inline constexpr std::uint32_t kSteps = 64;
+// Returns one of the strides, less than `buckets`.
+constexpr std::uint32_t stride(std::uint32_t number, std::uint32_t buckets, std::uint64_t salt) {
+  return static_cast<std::uint32_t>((base::mix(~salt ^ number) >> 32) * buckets >> 32);
+}
+// Returns how many steps are different in arrays of so many buckets.
+constexpr std::uint32_t steps(std::uint32_t buckets) { return buckets < kSteps ? buckets : kSteps; }
+// Returns how far the second array's bucket is behind the first array's, from the first print: less than `buckets`.
 constexpr std::uint32_t displacement(Print first, std::uint32_t buckets, std::uint64_t salt) {
-  return static_cast<std::uint32_t>((base::mix(salt ^ first) >> 32) * buckets >> 32);
+  const std::uint64_t bits = base::mix(salt ^ first);
+  const std::uint32_t by = stride(static_cast<std::uint32_t>((bits >> 32) * kStrides >> 32), buckets, salt) +
+                           static_cast<std::uint32_t>((bits & 0xffffffff) * steps(buckets) >> 32);
+  return by < buckets ? by : by - buckets;
 }
 // Returns the bucket of the second array.
 constexpr std::uint32_t forth(std::uint32_t bucket, Print first, std::uint32_t buckets, std::uint64_t salt) {

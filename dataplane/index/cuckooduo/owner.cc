@@ -60,14 +60,14 @@ struct Owner::Keys {
   }
 };
 
-Task<Status> Owner::take(Nanos deadline) {
+Task<Status> Owner::take(Nanos deadline, Nanos lease_by) {
   FARPOOL_CHECK(standing_ == Standing::none);
   Status status = check_site(site_, session_.region_bytes(layout::kTable));
   if (!status.ok()) co_return status;
   Cost cost;
   standing_ = Standing::taking;
   tenure_.emplace(session_);
-  status = co_await tenure_->take(layout::table_lease(site_.table), deadline);
+  status = co_await tenure_->take(layout::table_lease(site_.table), std::min(deadline, lease_by));
   if (status.ok()) status = co_await open(deadline, cost);
   if (status.ok()) status = tenure_->trouble();
   if (status.ok()) {

@@ -28,6 +28,8 @@
 #include "index/cuckooduo/site.h"
 #include "index/cuckooduo/slot.h"
 #include "index/edit.h"
+#include "index/tally.h"
+#include "layout/kv_call.h"
 #include "session/session.h"
 #include "session/tenure.h"
 #include "session/wait.h"
@@ -51,6 +53,9 @@ struct Wish {
   std::optional<std::uint64_t>* block = nullptr;
 };
 
+// Returns what an insert, an update, a put or a remove wants. The value outlives it.
+Wish wish_of(layout::KvOp op, std::string_view value);
+
 class Owner final : private heap::References {
  public:
   // Session and heap outlive it; it outlives the session's background tasks. Others do not use the heap.
@@ -58,13 +63,13 @@ class Owner final : private heap::References {
   // It is not the owner now.
   ~Owner() override;
 
-  // Becomes the owner, as soon as there is no other: waits for the lease, and rebuilds the index. It may be called again
-  // after an error, and after give_back(). Errors:
+  // Becomes the owner, as soon as there is no other: waits for the lease, until `lease_by` at most, and rebuilds the
+  // index. It may be called again after an error, and after give_back(). Errors:
   //   invalid_argument  the site is impossible here
   //   timed_out         another owner lives, or the vault was not read in time
   //   corrupt           the vault has what no owner leaves; it stays unchanged, or partly repaired
   //   and the session's.
-  task::Task<base::Status> take(base::Nanos deadline);
+  task::Task<base::Status> take(base::Nanos deadline, base::Nanos lease_by = base::kNever);
   // Stops being the owner: waits for operations under way, and gives the lease back. Operations that come now fail. If
   // operations have not ended at the deadline, it ends the session, and the memory node fences it.
   task::Task<void> give_back(base::Nanos deadline);
@@ -83,6 +88,8 @@ class Owner final : private heap::References {
   std::optional<bool> outcome(std::uint32_t record, std::uint64_t ticket) const;
 
   const Site& site() const { return site_; }
+  // Makes it count the keys that its changes add and remove. The tally outlives it.
+  void count_with(index::Tally& tally) { tally_ = &tally; }
   // Says whether no operation is under way, the heap's included: then the vault has what the index says.
   bool idle() const { return under_way_ == 0; }
   // Returns the index; only of an owner.
@@ -146,9 +153,10 @@ class Owner final : private heap::References {
   std::optional<Planner> planner_;
   std::vector<std::optional<Record>> records_;   // as the owner before has left them
   std::vector<std::unique_ptr<Bench>> benches_;  // at rest
-  std::uint64_t under_way_ = 0;                  // operations
-  std::uint64_t written_ = 0;                    // chains of WRITEs, as counted before they were posted
-  session::WaitQueue ended_;                     // for operations to end
+  index::Tally* tally_ = nullptr;
+  std::uint64_t under_way_ = 0;  // operations
+  std::uint64_t written_ = 0;    // chains of WRITEs, as counted before they were posted
+  session::WaitQueue ended_;     // for operations to end
   Counts counts_;
 };
 

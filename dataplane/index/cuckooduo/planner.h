@@ -56,6 +56,7 @@ class Planned {
   std::span<const Effect> effects() const { return effects_; }
   // Returns where the key is, or kNowhere. Its slot has been read.
   Place found() const { return found_; }
+  bool removes() const { return removes_; }
   // Counts pairs that the effects move, the operation's own not counted.
   std::size_t moves() const { return moves_.empty() ? 0 : moves_.size() - 1; }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -36,5 +37,13 @@ using SameKey = std::function<bool(const Slot&, const Slot&)>;
 // `corrupt`: more pairs are misplaced than the stash has room for, so that others than owners have written.
 base::Result<Rebuilt> rebuild(const Shape& shape, std::uint64_t salt, const base::HashSecret& secret, base::Bytes vault,
                               const SameKey& same_key);
+
+// Fills the beginning of a slot with what an effect WRITEs that copies or clears, and returns how many bytes that are.
+// `from`: the whole slot that is copied.
+inline std::uint64_t put_effect(base::MutableBytes into, const Effect& effect, const Slot& from) {
+  if (effect.kind == Effect::Kind::copy) return put_copy(into, effect.place, effect.version, from);
+  std::memset(into.data(), 0, kClearedBytes);
+  return kClearedBytes;
+}
 
 }  // namespace farpool::cuckooduo

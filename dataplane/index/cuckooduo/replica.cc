@@ -23,8 +23,8 @@ using fabric::Fate;
 using fabric::Op;
 using task::Task;
 
-Replica::Replica(session::Session& session, const Site& site)
-    : session_(session), site_(site), prints_(site.shape, site.salt) {}
+Replica::Replica(session::Session& session, const Site& site, std::function<void()> on_trouble)
+    : session_(session), site_(site), on_trouble_(std::move(on_trouble)), prints_(site.shape, site.salt) {}
 
 class Replica::Lookup {
  public:
@@ -40,6 +40,7 @@ class Replica::Lookup {
         backoff_(replica.session_) {}
 
   Task<Result<std::optional<std::string>>> run();
+  std::uint64_t version() const { return version_; }
 
  private:
   enum class Seen : std::uint8_t { hit, absent, unsure };
@@ -78,18 +79,22 @@ class Replica::Lookup {
   const std::uint64_t hash_;
   const Spots spots_;
   std::string value_;
+  std::uint64_t version_ = 0;  // of the pair that was found
   index::Backoff backoff_;
   fabric::Buffer before_, now_;
 };
 
 Task<Result<std::optional<std::string>>> Replica::lookup(std::string_view key, Nanos deadline, Cost& cost,
-                                                         std::string room) {
+                                                         std::string room, std::uint64_t* version) {
   if (Status status = index::check_sizes(key, 0); !status.ok()) co_return status;
   Lookup lookup(*this, key, deadline, cost, std::move(room));
-  co_return co_await lookup.run();
+  Result<std::optional<std::string>> found = co_await lookup.run();
+  if (version != nullptr) *version = lookup.version();
+  co_return found;
 }
 
 Task<Result<std::optional<std::string>>> Replica::Lookup::run() {
+  const Nanos begun = replica_.session_.port().now();
   Result<Seen> seen = co_await at_once();
   bool read_before = false, waits = false;
   while (seen.ok() && *seen != Seen::hit) {
@@ -98,7 +103,11 @@ Task<Result<std::optional<std::string>>> Replica::Lookup::run() {
                        "the deadline passed while the key's slots changed, or while one of them was torn: the table's "
                        "owner is at work, or has died and there is no other yet");
     }
-    if (waits) co_await backoff_.wait(deadline_);
+    if (waits) {
+      const Nanos patience = replica_.session_.grant().failure_timeout / 4;
+      if (replica_.session_.port().now() - begun >= patience && replica_.on_trouble_) replica_.on_trouble_();
+      co_await backoff_.wait(deadline_);
+    }
     // A wait is no reason to keep an era: each reading has its own.
     const session::EraPin pin = replica_.session_.pin();
     if (Status status = co_await read(now_); !status.ok()) co_return status;
@@ -187,6 +196,7 @@ Task<Result<Replica::Lookup::Seen>> Replica::Lookup::judge_slot(const Slot& slot
   if (slot.state == SlotState::in_place) {
     if (base::text_of(slot.key) != key_) co_return Seen::absent;
     value_ = base::text_of(slot.value);
+    version_ = slot.version;
     co_return Seen::hit;
   }
   if (slot.hash != hash_) co_return Seen::absent;
@@ -195,6 +205,7 @@ Task<Result<Replica::Lookup::Seen>> Replica::Lookup::judge_slot(const Slot& slot
   if (!extent->whole) co_return Seen::unsure;
   if (base::text_of(extent->key) != key_) co_return Seen::absent;
   value_ = base::text_of(extent->value);
+  version_ = slot.version;
   co_return Seen::hit;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,12 +26,15 @@ namespace farpool::cuckooduo {
 class Replica {
  public:
   // The session outlives it. The site passes check_site. It knows no prints yet: it learns them as it looks keys up.
-  Replica(session::Session& session, const Site& site);
+  // `on_trouble` is called while what a dead owner may have left is in a lookup's way, again and again.
+  Replica(session::Session& session, const Site& site, std::function<void()> on_trouble = {});
 
   // Returns the value of the key. It may use the memory of `room`. It has the errors of index::Table; timed_out as well
-  // where a slot of the key's stays torn, because the owner has died and there is no other yet.
+  // where a slot of the key's stays torn, because the owner has died and there is no other yet. `version` gets that of
+  // the pair, if there is one.
   task::Task<base::Result<std::optional<std::string>>> lookup(std::string_view key, base::Nanos deadline,
-                                                              fabric::Cost& cost, std::string room = {});
+                                                              fabric::Cost& cost, std::string room = {},
+                                                              std::uint64_t* version = nullptr);
 
   const FingerIndex& prints() const { return prints_; }
   struct Counts {
@@ -46,6 +50,7 @@ class Replica {
 
   session::Session& session_;
   const Site site_;
+  const std::function<void()> on_trouble_;
   FingerIndex prints_;
   Counts counts_;
 };

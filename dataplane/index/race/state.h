@@ -18,6 +18,7 @@
 #include "index/race/layout.h"
 #include "index/race/locate.h"
 #include "index/race/table.h"
+#include "index/tally.h"
 #include "layout/regions.h"
 #include "session/wait.h"
 
@@ -36,26 +37,6 @@ using index::Backoff;
 using index::Chain;
 using task::Task;
 
-// Keys and bytes that this client has added, net, on their way to the counters of an operation slot: what changes while
-// a WRITE is under way goes into the next one. Only count() waits for them.
-class Tally {
- public:
-  explicit Tally(session::Session& session) : session_(session), flushed_(session.port()) {}
-  void add(std::int64_t keys, std::int64_t bytes, Cost& cost);
-  Task<Status> settle(Nanos deadline);
-
- private:
-  Task<void> flush();
-
-  session::Session& session_;
-  std::optional<session::Slot> slot_;
-  std::uint64_t keys_ = 0;
-  std::uint64_t bytes_ = 0;
-  bool pending_ = false;
-  bool flushing_ = false;
-  session::WaitQueue flushed_;
-};
-
 class Groups;
 class Relocation;
 
@@ -72,7 +53,7 @@ struct Table::State final : session::Repairable, heap::References, index::Stretc
   Marks marks;
   index::RowMarks row_marks;
   index::Clearing clearing;
-  Tally tally;
+  index::Tally tally;
   session::Repairer repairer;
   directory::Cache directory;
   std::unique_ptr<Groups> groups;

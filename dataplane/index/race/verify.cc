@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "directory/directory.h"
+#include "index/claims.h"
 #include "index/race/layout.h"
 #include "index/race/locate.h"
 #include "layout/extent.h"
-#include "layout/operation_slot.h"
 
 namespace farpool::race {
 namespace {
@@ -270,11 +270,9 @@ Report verify(const layout::Geometry& geometry, base::Bytes table, base::Bytes h
 
 std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes memory,
                            const std::function<void(std::uint64_t groups)>& progress) {
-  const auto region = [&](layout::RegionId id) {
-    return memory.subspan(geometry.at(id).offset, geometry.at(id).bytes);
-  };
   std::uint64_t dropped = 0;
-  const base::MutableBytes table = region(layout::kTable), slots = region(layout::kSlots);
+  const layout::Span& at_table = geometry.at(layout::kTable);
+  const base::MutableBytes table = memory.subspan(at_table.offset, at_table.bytes);
   for (std::uint64_t group = 0; group < geometry.rows; ++group) {
     if (progress && group % kProgressGroups == 0) progress(group);
     for (std::uint64_t slot = 0; slot < kGroupSlots; ++slot) {
@@ -284,12 +282,7 @@ std::uint64_t repair_image(const layout::Geometry& geometry, base::MutableBytes 
       ++dropped;
     }
   }
-  for (const layout::RegionId id : {layout::kLocks, layout::kLeases}) {
-    std::memset(region(id).data(), 0, region(id).size());
-  }
-  for (std::uint64_t at = 0; at + sizeof(layout::OperationSlot) <= slots.size(); at += sizeof(layout::OperationSlot)) {
-    base::store(slots.data() + at + layout::kSlotHolder.offset, std::uint64_t{0});
-  }
+  index::free_claims(geometry, memory);
   return dropped;
 }
 
