@@ -102,7 +102,7 @@ func installMaven(t *testing.T, from string) []script {
 	java := func(name, program string) script {
 		return script{name: name, command: []string{"java", "-cp", filepath.Join(jars, "*"), filepath.Join(from, program)}, prints: 1}
 	}
-	return []script{java("Jedis", "Jedis.java"), java("Lettuce", "Lettuce.java")}
+	return []script{java("Jedis", "Jedis.java"), java("Lettuce", "Lettuce.java"), java("Spring Session", "SpringSession.java")}
 }
 
 // installNpm fetches packages without running what they would run at their installation. package-lock.json has the hashes, and no addresses of a registry:
