@@ -117,6 +117,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER= RDMA_PARTS=
 	@$(STEP) "clang-tidy, all files" $(MAKE) tidy
+	@$(STEP) "drivers from registries" $(MAKE) test-drivers
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "figures in pages" $(MAKE) figures ARGS=-check
 	@$(STEP) "path-sensitive analyzer" $(MAKE) analyze
@@ -225,6 +226,12 @@ chaos: daemons ## processes killed and stopped under load, everything judged: AR
 .PHONY: test-tools
 test-tools: deps daemons ## drivers, web frameworks, redis_exporter and redis-cli --stat use a compute shard
 	@go test -count=1 -timeout 5m -tags daemons $(GO_TEST_FLAGS) ./hack/local
+
+# Apart from the gate, which passes where there is no registry but Debian's and the Go modules': this fetches packages of four more, and compiles Rust.
+.PHONY: test-drivers
+test-drivers: deps daemons ## drivers and frameworks that Debian lacks, from the registries of npm, Maven, cargo and pip, use a compute shard
+	@hack/deps drivers npm mvn cargo
+	@go test -count=1 -timeout 20m -tags daemons,registries $(GO_TEST_FLAGS) -run '^TestDriversFromRegistries$$' ./hack/local
 
 # Where the device is: a guest is slow, and has the program rather than the toolchain.
 .PHONY: chaos-verbs
