@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,6 +40,8 @@ type server struct {
 	wrote []string
 	// patched is the last patch.
 	patched string
+	// takes is how long it takes to apply a status.
+	takes time.Duration
 }
 
 func (s *server) Wrote(kind, verb string) { s.wrote = append(s.wrote, kind+" "+verb) }
@@ -102,6 +105,11 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 			}
 			if err := s.patch("apply "+subresource, object, patch); err != nil {
 				return err
+			}
+			select {
+			case <-time.After(s.takes):
+			case <-ctx.Done():
+				return ctx.Err()
 			}
 			// The fake server applies no metadata. It answers with the version that it has then, as an API server does.
 			status := &corev1ac.ServiceApplyConfiguration{}

@@ -101,16 +101,18 @@ const (
 
 // Reconciler brings pools to their specs.
 type Reconciler struct {
-	client   client.Client
-	live     client.Reader
-	applier  *apply.Applier
-	streams  *agent.Streams
-	tellings *tellings
-	calls    *agent.Calls
-	recorder events.EventRecorder
-	metrics  *Metrics
-	clock    clock.PassiveClock
-	settings plan.Settings
+	client  client.Client
+	live    client.Reader
+	applier *apply.Applier
+	// background writes long lists of processes.
+	background *apply.Background
+	streams    *agent.Streams
+	tellings   *tellings
+	calls      *agent.Calls
+	recorder   events.EventRecorder
+	metrics    *Metrics
+	clock      clock.PassiveClock
+	settings   plan.Settings
 	// watched namespaces; empty: all of them.
 	watched     []string
 	drainTaints observe.DrainTaints
@@ -168,6 +170,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		client:      mgr.GetClient(),
 		live:        mgr.GetAPIReader(),
 		applier:     apply.New(mgr.GetClient(), mgr.GetAPIReader(), options.Metrics),
+		background:  apply.NewBackground(clock.RealClock{}),
 		recorder:    mgr.GetEventRecorder(operatorName),
 		metrics:     options.Metrics,
 		clock:       options.Clock,
@@ -186,9 +189,10 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 	r.streams = agent.NewStreams(func(pool types.NamespacedName) { r.heard(pool, r.streams.Unheard(pool)) }, options.Metrics)
 	r.tellings = newTellings(r.enqueue)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
-	// A former leader must not hold streams.
+	// A former leader must not hold streams, nor write.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
+		r.background.Close()
 		r.calls.Close()
 		r.streams.Close()
 		return nil
@@ -353,7 +357,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite, turn.mayWriteStatus)
+	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite, turn.mayWriteStatus).
+		Beside(r.background, func() { r.enqueue(request.NamespacedName) })
 	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, turn: turn, ctx: ctx, snapshot: snapshot, decided: decided}))
 }
 
