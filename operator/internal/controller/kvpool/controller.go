@@ -344,7 +344,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	turn := r.turnOf(request.NamespacedName)
+	turn, began := r.turnOf(request.NamespacedName), r.clock.Now()
 	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, r.drainTaints, pool, r.kept(pool))
 	if err != nil {
 		return reconcile.Result{}, err
@@ -357,9 +357,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	r.thinks(request, r.clock.Since(began))
 	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite, turn.mayWriteStatus).
 		Beside(r.background, func() { r.enqueue(request.NamespacedName) })
 	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, turn: turn, ctx: ctx, snapshot: snapshot, decided: decided}))
+}
+
+// thinks tells the queue how long a look has thought.
+func (r *Reconciler) thinks(request reconcile.Request, lasted time.Duration) {
+	r.mutex.Lock()
+	queue, patient := r.queue.(*patientQueue)
+	r.mutex.Unlock()
+	if patient {
+		queue.Thought(request, lasted)
+	}
 }
 
 // knownOf begins a look at a pool, and returns what earlier looks have found.

@@ -120,18 +120,20 @@ func TestAPoolIsGivenOutAgain(t *testing.T) {
 	})
 }
 
-// A pool rests as long as the look at it has lasted, and not longer than a bound; a short look needs no rest. What is added meanwhile is one look afterwards, and other
-// pools have their turn at once.
-func TestAPoolRestsAfterALongLook(t *testing.T) {
-	for _, c := range []struct{ lasts, rests time.Duration }{
-		{0, 0}, {leastRest - 1, 0}, {leastRest, leastRest}, {mostRest - 1, mostRest - 1}, {mostRest, mostRest}, {time.Minute, mostRest},
+// A pool rests for some times as long as the look at it has thought, and not longer than a bound; a look that has thought briefly needs no rest, however long it waits.
+// What is added meanwhile is one look afterwards, and other pools have their turn at once.
+func TestAPoolRestsAfterALookThatThought(t *testing.T) {
+	for _, c := range []struct{ thinks, waits, rests time.Duration }{
+		{0, 0, 0}, {leastThought - 1, time.Minute, 0}, {leastThought, 0, restsFor * leastThought}, {leastThought, time.Minute, restsFor * leastThought},
+		{mostRest/restsFor - 1, 0, mostRest - restsFor}, {mostRest / restsFor, 0, mostRest}, {time.Minute, 0, mostRest},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorkers(t, "a")
 			defer w.queue.ShutDown()
 			w.another()
 			w.expect(t, 1)
-			time.Sleep(c.lasts)
+			w.queue.Thought(poolRequest("a"), c.thinks)
+			time.Sleep(c.waits)
 			w.another()
 			w.another()
 			w.queue.Done(poolRequest("a"))
@@ -143,7 +145,7 @@ func TestAPoolRestsAfterALongLook(t *testing.T) {
 				w.expect(t, 1)
 				w.queue.Add(poolRequest("b"))
 				if other := w.expect(t, 2); other != "b" {
-					t.Fatalf("after a look of %v, workers got %q", c.lasts, other)
+					t.Fatalf("after %v, workers got %q", c.thinks, other)
 				}
 				w.queue.Done(poolRequest("b"))
 				time.Sleep(time.Nanosecond)
@@ -153,7 +155,7 @@ func TestAPoolRestsAfterALongLook(t *testing.T) {
 				want = 3
 			}
 			if again := w.expect(t, want); again != "a" {
-				t.Fatalf("after a look of %v and its rest, workers got %q", c.lasts, again)
+				t.Fatalf("after %v and its rest, workers got %q", c.thinks, again)
 			}
 			w.queue.Done(poolRequest("a"))
 			w.another()
@@ -168,7 +170,7 @@ func TestAPoolRestsWhenItsQueueEnds(t *testing.T) {
 		w := newWorkers(t, "a")
 		w.another()
 		w.expect(t, 1)
-		time.Sleep(mostRest)
+		w.queue.Thought(poolRequest("a"), mostRest)
 		w.queue.Done(poolRequest("a"))
 		w.another()
 		w.queue.ShutDown()
