@@ -66,8 +66,8 @@ type Applier struct {
 	counter Counter
 	// known versions of objects are not compared again; nil: each is.
 	known *Known
-	// mayWrite says whether there is time to write another object, and mayWriteStatus another status; nil: there is.
-	mayWrite, mayWriteStatus func() bool
+	// mayWrite says whether there is time to write an object, and mayWriteStatus a status; nil: there is. Both get the object's kind, namespace and name.
+	mayWrite, mayWriteStatus func(string) bool
 	// background writes large statuses; nil: each status is written before Status returns. again makes the controller look at the pool again.
 	background *Background
 	again      func()
@@ -88,7 +88,7 @@ type named interface {
 
 // With returns an applier for one look at a pool. It does not compare what is known, remembers there what it finds, and writes no object for which mayWrite has no time,
 // and no status for which mayWriteStatus has none.
-func (a *Applier) With(known *Known, mayWrite, mayWriteStatus func() bool) *Applier {
+func (a *Applier) With(known *Known, mayWrite, mayWriteStatus func(string) bool) *Applier {
 	with := *a
 	with.known, with.mayWrite, with.mayWriteStatus = known, mayWrite, mayWriteStatus
 	return &with
@@ -104,7 +104,7 @@ func (a *Applier) Beside(background *Background, again func()) *Applier {
 
 // begin says that there is no time to write an object, if so.
 func (a *Applier) begin(want *unstructured.Unstructured) error {
-	if a.mayWrite != nil && !a.mayWrite() {
+	if a.mayWrite != nil && !a.mayWrite(describe(want)) {
 		return fmt.Errorf("write %s: %w", describe(want), ErrLater)
 	}
 	return nil
@@ -300,8 +300,8 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 	if len(raw) >= largeStatus && a.send(ctx, is, raw, version, wish) {
 		return nil
 	}
-	if a.mayWriteStatus != nil && !a.mayWriteStatus() {
-		return fmt.Errorf("write the status of %s %s/%s: %w", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName(), ErrLater)
+	if what := fmt.Sprintf("%s %s/%s", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName()); a.mayWriteStatus != nil && !a.mayWriteStatus(what) {
+		return fmt.Errorf("write the status of %s: %w", what, ErrLater)
 	}
 	became, err := a.patchStatus(ctx, is, raw)
 	if err == nil {

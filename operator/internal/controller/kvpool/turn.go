@@ -3,6 +3,8 @@
 package kvpool
 
 import (
+	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,40 +16,63 @@ const (
 	// turnLasts is how long a look at a pool begins to write objects. A new pool has some twenty: where the API server is slow, a look that wrote all of them
 	// would keep a worker from other pools, among them some that have lost a process.
 	turnLasts = 15 * time.Millisecond
-	// statusesLast is how long a look begins to write statuses. One that lists a thousand processes keeps the API server for some 40 ms, and a repair of ten
-	// processes changes a dozen statuses: a look that wrote all of them would last longer than 100 ms.
-	statusesLast = 45 * time.Millisecond
+	// statusesLast is how long a look begins to announce steps and to write statuses. A repair of ten processes changes a dozen statuses, and each RepairLease has three
+	// steps: a look that wrote all of them would last longer than 100 ms. What is begun last may take 50 ms more where the API server is busy.
+	statusesLast = 30 * time.Millisecond
 	// leastWrites are begun in each look, however slow all is, so that each brings its pool further.
 	leastWrites = 4
-	// mostTurns is how often in a row a pool is put off. After that many, one look writes all that there is to write.
-	mostTurns = 32
 	// nextTurn is how long a pool waits for its next turn, unless the cache shows sooner an object that was made.
 	nextTurn = 50 * time.Millisecond
 )
 
 // turn is one look's time to write objects. What it has no time for is left to the next look, with the objects that need it.
+//
+// Looks that leave something are a row. While its time lasts, a look writes whatever there is to write. Beyond that it begins leastWrites that no earlier look of its
+// row has begun, so that a row of looks writes everything once: an object that changes all the time keeps no other from its turn.
 type turn struct {
 	clock clock.PassiveClock
-	// ends is when no further object is begun, and statusesEnd when no further status is; begun and statuses count the ones that were begun.
+	// ends is when no further object is begun, and statusesEnd when no further status is.
 	ends, statusesEnd time.Time
-	begun, statuses   atomic.Int32
 	// whole: it ends with its last object. A failure makes it so: an object that is refused again and again keeps none behind it from its turn.
 	whole atomic.Bool
+
+	mutex sync.Mutex
+	// row is what earlier looks have begun, and begun what this one has.
+	row, begun map[string]bool
+	// objects and statuses count the writes that were asked for and are not in the row.
+	objects, statuses int
+	// left: a write was put off that is not in the row.
+	left bool
 }
 
-// mayWrite says whether another object may be written in this look, and counts it.
-func (t *turn) mayWrite() bool {
-	return t.begun.Add(1) <= leastWrites || t.whole.Load() || t.clock.Now().Before(t.ends)
+// mayWrite says whether an object may be written in this look.
+func (t *turn) mayWrite(what string) bool { return t.may(what, &t.objects, t.ends) }
+
+// mayWriteStatus says whether a status may be written in this look, or a step of an object be announced.
+func (t *turn) mayWriteStatus(what string) bool {
+	return t.may("status of "+what, &t.statuses, t.statusesEnd)
 }
 
-// mayWriteStatus says whether another status may be written in this look, and counts it.
-func (t *turn) mayWriteStatus() bool {
-	return t.statuses.Add(1) <= leastWrites || t.whole.Load() || t.clock.Now().Before(t.statusesEnd)
+func (t *turn) may(what string, count *int, ends time.Time) bool {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	first := !t.row[what]
+	if first {
+		*count++
+	}
+	if first && *count <= leastWrites || t.whole.Load() || t.clock.Now().Before(ends) {
+		t.begun[what] = true
+		return true
+	}
+	t.left = t.left || first
+	return false
 }
 
-// isOver says whether objects were written and have taken the time of this look: statuses, which are written one after the other, are left to the next one.
+// isOver says whether objects were written that are not in the row, and have taken the time of this look: statuses are left to the next one.
 func (t *turn) isOver() bool {
-	return t.begun.Load() > 0 && !t.whole.Load() && !t.clock.Now().Before(t.ends)
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.objects > 0 && !t.whole.Load() && !t.clock.Now().Before(t.ends)
 }
 
 // turnOf begins the turn of a pool.
@@ -55,18 +80,19 @@ func (r *Reconciler) turnOf(pool types.NamespacedName) *turn {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	now := r.clock.Now()
-	t := &turn{clock: r.clock, ends: now.Add(r.turnLasts), statusesEnd: now.Add(statusesLast)}
-	t.whole.Store(r.putOff[pool] >= mostTurns)
-	return t
+	return &turn{clock: r.clock, ends: now.Add(r.turnLasts), statusesEnd: now.Add(statusesLast), row: r.rows[pool], begun: map[string]bool{}}
 }
 
-// ended counts how often in a row a pool's turn has ended before all was written.
-func (r *Reconciler) ended(pool types.NamespacedName, early bool) {
+// ended ends a turn. early: something was left. The row goes on if that has not been begun in it, and otherwise another row begins.
+func (r *Reconciler) ended(pool types.NamespacedName, t *turn, early bool) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	if early {
-		r.putOff[pool]++
-	} else {
-		delete(r.putOff, pool)
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if !early || !t.left && len(t.row) > 0 {
+		delete(r.rows, pool)
+		return
 	}
+	maps.Copy(t.begun, t.row)
+	r.rows[pool] = t.begun
 }
