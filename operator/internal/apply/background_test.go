@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -84,17 +85,32 @@ func (a *aside) must(err error) {
 	}
 }
 
+// bytes is a status of so many bytes.
+func (a *aside) bytes(first string, size int) *corev1ac.ServiceApplyConfiguration {
+	a.t.Helper()
+	padded := func(by int) *corev1ac.ServiceApplyConfiguration {
+		status := listing(first, 0)
+		status.Status.LoadBalancer.Ingress[0].WithHostname(strings.Repeat("a", by))
+		return status
+	}
+	raw, err := written(padded(1))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return padded(1 + size - len(raw))
+}
+
 func TestALookDoesNotWaitForALargeStatus(t *testing.T) {
 	inTime(t, func(a *aside) {
 		began, shown := time.Now(), a.service()
-		a.must(a.look(listing("10.0.0.1", 1), shown))
+		a.must(a.look(a.bytes("10.0.0.1", largeStatus-1), shown))
 		if time.Since(began) != answersAfter {
 			a.t.Error("a look did not wait for a small status")
 		}
 		a.expect("a small status", 1, "10.0.0.1", 0)
 
 		began, shown = time.Now(), a.withStatus()
-		a.must(a.look(listing("10.0.0.2", long), shown))
+		a.must(a.look(a.bytes("10.0.0.2", largeStatus), shown))
 		if time.Since(began) != 0 {
 			a.t.Error("a look waited for a large status")
 		}
@@ -131,6 +147,11 @@ func TestALargeStatusIsWrittenOnce(t *testing.T) {
 		shown.ResourceVersion = "another"
 		a.must(a.look(listing("10.0.0.2", long), shown))
 		a.expect("another version that is right", 0, "10.0.0.2", 0)
+		shown = edited(shown)
+		shown.ResourceVersion = "yet another"
+		a.must(a.look(listing("10.0.0.2", long), shown))
+		time.Sleep(3 * answersAfter)
+		a.expect("another version that is not", 1, "10.0.0.2", 0)
 	})
 }
 
