@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -144,7 +145,7 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 		}
 		return err
 	}
-	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
+	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withoutStatus(cached))
 	if err != nil {
 		return fmt.Errorf("compare %s: %w", describe(want), err)
 	}
@@ -171,6 +172,17 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	a.counter.Wrote(want.GetKind(), "apply")
 	return nil
+}
+
+// withoutStatus returns a copy of an object that shares everything with it but its status, which may list a thousand processes.
+func withoutStatus(object client.Object) client.Object {
+	is := reflect.ValueOf(object).Elem()
+	without := reflect.New(is.Type())
+	without.Elem().Set(is)
+	if status := without.Elem().FieldByName("Status"); status.IsValid() {
+		status.SetZero()
+	}
+	return without.Interface().(client.Object)
 }
 
 // create makes an object that does not exist. An apply would overwrite an object that somebody else has made since the cache was read, and secrets that are drawn

@@ -223,6 +223,25 @@ func TestAStatusIsWrittenOnceUntilItChanges(t *testing.T) {
 	}
 }
 
+// A status may be long, and an object is compared without it.
+func TestAnObjectWithoutItsStatus(t *testing.T) {
+	service := there(func(service *corev1.Service) {
+		service.Spec.Selector = map[string]string{"app": "cache"}
+		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.1"}}
+	})
+	without, is := withoutStatus(service).(*corev1.Service)
+	if !is || len(without.Status.LoadBalancer.Ingress) != 0 || without.Name != "cache" || without.Spec.Selector["app"] != "cache" {
+		t.Errorf("%v", without)
+	}
+	if len(service.Status.LoadBalancer.Ingress) != 1 {
+		t.Error("the object itself has lost its status")
+	}
+	// Some kinds have none.
+	if data, is := withoutStatus(&corev1.ConfigMap{Data: map[string]string{"a": "1"}}).(*corev1.ConfigMap); !is || data.Data["a"] != "1" {
+		t.Errorf("%v", data)
+	}
+}
+
 // Only an object whose fields are those of its creation is taken over: by this operator, or by one before it that created under the plain name.
 func TestWhoseFieldsAreTakenOver(t *testing.T) {
 	const update, apply = metav1.ManagedFieldsOperationUpdate, metav1.ManagedFieldsOperationApply
