@@ -52,9 +52,9 @@ func (r *Reconciler) writeStatuses(ctx context.Context, turn *turn, applier *app
 	}
 	// Statuses with steps that people have heard of are written later, and the pool's own last: by then, what it says of the others is true. A look that had no time
 	// for one of them has none for the pool's.
-	sideBySide(len(quiet), func(i int) { write(quiet[i]) })
-	sideBySide(len(told), func(i int) { write(told[i]) })
-	write(last)
+	turn.sideBySide(len(quiet), func(i int) { write(quiet[i]) })
+	turn.sideBySide(len(told), func(i int) { write(told[i]) })
+	turn.sideBySide(1, func(int) { write(last) })
 	var failures []error
 	unwritten := map[types.UID]bool{}
 	for i, err := range results {
@@ -112,7 +112,7 @@ func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) (steps 
 func (r *Reconciler) announceAll(ctx context.Context, turn *turn, pool types.NamespacedName, steps []step) (announced []plan.Event, late map[types.UID]error) {
 	var mutex sync.Mutex
 	late = map[types.UID]error{}
-	sideBySide(len(steps), func(i int) {
+	turn.sideBySide(len(steps), func(i int) {
 		event, of := steps[i].event, steps[i].of
 		may := turn.mayWriteStatus(fmt.Sprintf("%v", of))
 		if may {

@@ -454,7 +454,7 @@ type hands struct {
 	blamed, behind bool
 }
 
-func (h *hands) SideBySide(count int, do func(int)) { sideBySide(count, do) }
+func (h *hands) SideBySide(count int, do func(int)) { h.turn.sideBySide(count, do) }
 
 // sideBySide calls do so many times, several calls at once: each spends most of its time waiting for an answer.
 func sideBySide(count int, do func(int)) {

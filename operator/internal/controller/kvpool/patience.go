@@ -15,11 +15,15 @@ import (
 // of them together take no less. A look that lasts longer than this waits for something, such as an admission webhook or a memory node.
 const patience = 100 * time.Millisecond
 
-// A pool rests after a look that has thought for leastThought or more, for restsFor times as long, and no longer than mostRest. A look thinks until it begins to write:
-// it observes and decides, which takes the longer the more processes the pool has, whatever the news is. So a pool takes a fifth of one processor at most. What happens
-// while it rests is seen in one look: where ten of a thousand compute shards die, each has some news of its own, within a second, and a look at them all takes as long
-// as a look at one. What a look waits for costs others nothing, so that no pool rests for it.
+// A pool rests after a look, mostRest at most. What happens to it meanwhile is seen in one look: where ten of a thousand compute shards die, each has some news of its
+// own, within a second, and a look at them all takes as long as a look at one.
+//
+// A look that lasted leastRest or more makes it rest for as long: what the look has written reaches the cache meanwhile, and is not decided and announced again.
+//
+// A look that has thought for leastThought or more makes it rest for restsFor times as long. A look thinks until it begins to write: it observes and decides, which takes
+// the longer the more processes the pool has, whatever the news is. So a pool takes a fifth of one processor at most.
 const (
+	leastRest    = 10 * time.Millisecond
 	leastThought = 2 * time.Millisecond
 	restsFor     = 4
 	mostRest     = 100 * time.Millisecond
@@ -36,10 +40,22 @@ type patientQueue struct {
 	given map[reconcile.Request]*given
 }
 
-// given is a pool that was given out: what its end makes possible, and how long the pool rests then.
+// given is a pool that was given out: since when, how long the look at it has thought, and what its end makes possible.
 type given struct {
-	end   func()
-	rests time.Duration
+	since   time.Time
+	thought time.Duration
+	end     func()
+}
+
+// rests is how long the pool rests after a look that ends now.
+func (g *given) rests(now time.Time) (rest time.Duration) {
+	if lasted := now.Sub(g.since); lasted >= leastRest {
+		rest = lasted
+	}
+	if g.thought >= leastThought {
+		rest = max(rest, restsFor*g.thought)
+	}
+	return min(rest, mostRest)
 }
 
 func newPatientQueue(queue priorityqueue.PriorityQueue[reconcile.Request], clock clock.WithDelayedExecution) *patientQueue {
@@ -58,7 +74,7 @@ func (q *patientQueue) GetWithPriority() (reconcile.Request, int, bool) {
 	timer := q.clock.AfterFunc(patience, next)
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
-	q.given[pool] = &given{end: func() {
+	q.given[pool] = &given{since: q.clock.Now(), end: func() {
 		timer.Stop()
 		next()
 	}}
@@ -75,8 +91,8 @@ func (q *patientQueue) Get() (reconcile.Request, bool) {
 func (q *patientQueue) Thought(pool reconcile.Request, lasted time.Duration) {
 	q.mutex.Lock()
 	defer q.mutex.Unlock()
-	if given := q.given[pool]; given != nil && lasted >= leastThought {
-		given.rests = min(restsFor*lasted, mostRest)
+	if given := q.given[pool]; given != nil {
+		given.thought = lasted
 	}
 }
 
@@ -88,8 +104,8 @@ func (q *patientQueue) Done(pool reconcile.Request) {
 	q.mutex.Unlock()
 	if given != nil {
 		given.end()
-		if given.rests > 0 {
-			q.clock.AfterFunc(given.rests, func() { q.PriorityQueue.Done(pool) })
+		if rests := given.rests(q.clock.Now()); rests > 0 {
+			q.clock.AfterFunc(rests, func() { q.PriorityQueue.Done(pool) })
 			return
 		}
 	}

@@ -120,12 +120,13 @@ func TestAPoolIsGivenOutAgain(t *testing.T) {
 	})
 }
 
-// A pool rests for some times as long as the look at it has thought, and not longer than a bound; a look that has thought briefly needs no rest, however long it waits.
-// What is added meanwhile is one look afterwards, and other pools have their turn at once.
-func TestAPoolRestsAfterALookThatThought(t *testing.T) {
-	for _, c := range []struct{ thinks, waits, rests time.Duration }{
-		{0, 0, 0}, {leastThought - 1, time.Minute, 0}, {leastThought, 0, restsFor * leastThought}, {leastThought, time.Minute, restsFor * leastThought},
-		{mostRest/restsFor - 1, 0, mostRest - restsFor}, {mostRest / restsFor, 0, mostRest}, {time.Minute, 0, mostRest},
+// A pool rests as long as the look at it has lasted, or some times as long as the look has thought, and not longer than a bound; a short look needs no rest. What is added
+// meanwhile is one look afterwards, and other pools have their turn at once.
+func TestAPoolRestsAfterALongLook(t *testing.T) {
+	for _, c := range []struct{ thinks, lasts, rests time.Duration }{
+		{0, 0, 0}, {0, leastRest - 1, 0}, {0, leastRest, leastRest}, {0, mostRest - 1, mostRest - 1}, {0, mostRest, mostRest}, {0, time.Minute, mostRest},
+		{leastThought - 1, leastThought - 1, 0}, {leastThought, leastThought, restsFor * leastThought}, {leastThought, 9 * leastThought, 9 * leastThought},
+		{leastRest, leastRest + 1, restsFor * leastRest}, {mostRest/restsFor - 1, mostRest / restsFor, mostRest - restsFor}, {mostRest / 2, mostRest / 2, mostRest},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorkers(t, "a")
@@ -133,7 +134,7 @@ func TestAPoolRestsAfterALookThatThought(t *testing.T) {
 			w.another()
 			w.expect(t, 1)
 			w.queue.Thought(poolRequest("a"), c.thinks)
-			time.Sleep(c.waits)
+			time.Sleep(c.lasts)
 			w.another()
 			w.another()
 			w.queue.Done(poolRequest("a"))

@@ -28,7 +28,8 @@ const (
 // turn is one look's time to write objects. What it has no time for is left to the next look, with the objects that need it.
 //
 // Looks that leave something are a row. While its time lasts, a look writes whatever there is to write. Beyond that it begins leastWrites that no earlier look of its
-// row has begun, so that a row of looks writes everything once: an object that changes all the time keeps no other from its turn.
+// row has begun, so that a row of looks writes everything once: an object that changes all the time keeps no other from its turn. These are begun at the same time: once
+// their time is over, a look waits for the API server once.
 type turn struct {
 	clock clock.PassiveClock
 	// ends is when no further object is begun, and statusesEnd when no further status is.
@@ -40,9 +41,20 @@ type turn struct {
 	// row is what earlier looks have begun, and begun what this one has.
 	row, begun map[string]bool
 	// objects and statuses count the writes that were asked for and are not in the row.
-	objects, statuses int
+	objects, statuses counted
 	// left: a write was put off that is not in the row.
 	left bool
+}
+
+// counted are writes: all of them, and the ones that were asked for before the latest batch began.
+type counted struct{ all, before int }
+
+// sideBySide calls do so many times, as a batch of writes that do not wait for one another.
+func (t *turn) sideBySide(count int, do func(int)) {
+	t.mutex.Lock()
+	t.objects.before, t.statuses.before = t.objects.all, t.statuses.all
+	t.mutex.Unlock()
+	sideBySide(count, do)
 }
 
 // mayWrite says whether an object may be written in this look.
@@ -53,14 +65,14 @@ func (t *turn) mayWriteStatus(what string) bool {
 	return t.may("status of "+what, &t.statuses, t.statusesEnd)
 }
 
-func (t *turn) may(what string, count *int, ends time.Time) bool {
+func (t *turn) may(what string, writes *counted, ends time.Time) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	first := !t.row[what]
 	if first {
-		*count++
+		writes.all++
 	}
-	if first && *count <= leastWrites || t.whole.Load() || t.clock.Now().Before(ends) {
+	if first && writes.before == 0 && writes.all <= leastWrites || t.whole.Load() || t.clock.Now().Before(ends) {
 		t.begun[what] = true
 		return true
 	}
@@ -72,7 +84,7 @@ func (t *turn) may(what string, count *int, ends time.Time) bool {
 func (t *turn) isOver() bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return t.objects > 0 && !t.whole.Load() && !t.clock.Now().Before(t.ends)
+	return t.objects.all > 0 && !t.whole.Load() && !t.clock.Now().Before(t.ends)
 }
 
 // turnOf begins the turn of a pool.
