@@ -125,8 +125,8 @@ type Reconciler struct {
 	told map[types.NamespacedName]map[line]string
 	// stale counts how often in a row each pool was decided from a stale cache.
 	stale map[types.NamespacedName]int
-	// rows are what the latest looks at each pool have begun to write, if they had no time for all that there is to write.
-	rows map[types.NamespacedName]map[string]bool
+	// rounds are what the latest looks at each pool have begun to write, if they had no time for all that there is to write.
+	rounds map[types.NamespacedName]map[string]bool
 	// known are the versions of each pool's objects that need no comparison.
 	known map[types.NamespacedName]*apply.Known
 	// gaveWay is the namespace of the other operator to which each pool was left, as people know it.
@@ -179,7 +179,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
 		turnLasts:   turnLasts,
-		rows:        map[types.NamespacedName]map[string]bool{},
+		rounds:      map[types.NamespacedName]map[string]bool{},
 		known:       map[types.NamespacedName]*apply.Known{},
 		gaveWay:     map[types.NamespacedName]string{},
 	}
@@ -756,7 +756,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	delete(r.stale, pool)
 	delete(r.gaveWay, pool)
 	delete(r.known, pool)
-	delete(r.rows, pool)
+	delete(r.rounds, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

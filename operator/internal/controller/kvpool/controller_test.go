@@ -102,7 +102,7 @@ var _ = Describe("a pool", func() {
 		running.meddling(func(*http.Request) error {
 			running.reconciler.mutex.Lock()
 			defer running.reconciler.mutex.Unlock()
-			begun.Store(max(begun.Load(), int64(len(running.reconciler.rows[client.ObjectKeyFromObject(w.pool)]))))
+			begun.Store(max(begun.Load(), int64(len(running.reconciler.rounds[client.ObjectKeyFromObject(w.pool)]))))
 			return nil
 		})
 		w.up()

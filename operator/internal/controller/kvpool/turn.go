@@ -27,9 +27,9 @@ const (
 
 // turn is one look's time to write objects. What it has no time for is left to the next look, with the objects that need it.
 //
-// Looks that leave something are a row. While its time lasts, a look writes whatever there is to write. Beyond that it begins leastWrites that no earlier look of its
-// row has begun, so that a row of looks writes everything once: an object that changes all the time keeps no other from its turn. These are begun at the same time: once
-// their time is over, a look waits for the API server once.
+// Looks that leave something, and the one after them, are a round. While its time lasts, a look writes whatever there is to write. Beyond that it begins leastWrites that
+// no earlier look of its round has begun, so that a round writes everything once: an object that changes all the time keeps no other from its turn. These are begun at the
+// same time: once its time is over, a look waits for the API server once.
 type turn struct {
 	clock clock.PassiveClock
 	// ends is when no further object is begun, and statusesEnd when no further status is.
@@ -38,11 +38,11 @@ type turn struct {
 	whole atomic.Bool
 
 	mutex sync.Mutex
-	// row is what earlier looks have begun, and begun what this one has.
-	row, begun map[string]bool
-	// objects and statuses count the writes that were asked for and are not in the row.
+	// round is what earlier looks of the round have begun, and begun what this one has.
+	round, begun map[string]bool
+	// objects and statuses count the writes that were asked for and the round has not begun before.
 	objects, statuses counted
-	// left: a write was put off that is not in the row.
+	// left: a write was put off that the round has not begun.
 	left bool
 }
 
@@ -68,7 +68,7 @@ func (t *turn) mayWriteStatus(what string) bool {
 func (t *turn) may(what string, writes *counted, ends time.Time) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	first := !t.row[what]
+	first := !t.round[what]
 	if first {
 		writes.all++
 	}
@@ -80,7 +80,7 @@ func (t *turn) may(what string, writes *counted, ends time.Time) bool {
 	return false
 }
 
-// isOver says whether objects were written that are not in the row, and have taken the time of this look: statuses are left to the next one.
+// isOver says whether objects were written that the round has not begun before, and have taken the time of this look: statuses are left to the next one.
 func (t *turn) isOver() bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -92,19 +92,19 @@ func (r *Reconciler) turnOf(pool types.NamespacedName) *turn {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	now := r.clock.Now()
-	return &turn{clock: r.clock, ends: now.Add(r.turnLasts), statusesEnd: now.Add(statusesLast), row: r.rows[pool], begun: map[string]bool{}}
+	return &turn{clock: r.clock, ends: now.Add(r.turnLasts), statusesEnd: now.Add(statusesLast), round: r.rounds[pool], begun: map[string]bool{}}
 }
 
-// ended ends a turn. early: something was left. The row goes on if that has not been begun in it, and otherwise another row begins.
+// ended ends a turn. early: something was left. The round goes on if it has not begun that yet, and otherwise another round begins.
 func (r *Reconciler) ended(pool types.NamespacedName, t *turn, early bool) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	if !early || !t.left && len(t.row) > 0 {
-		delete(r.rows, pool)
+	if !early || !t.left && len(t.round) > 0 {
+		delete(r.rounds, pool)
 		return
 	}
-	maps.Copy(t.begun, t.row)
-	r.rows[pool] = t.begun
+	maps.Copy(t.begun, t.round)
+	r.rounds[pool] = t.begun
 }

@@ -110,7 +110,7 @@ var turnKey = types.NamespacedName{Namespace: "shop", Name: "cache"}
 func (s *slow) reconciler() *Reconciler {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	return &Reconciler{client: s.client, applier: apply.New(s.client, s.client, metrics), metrics: metrics, clock: s.clock, turnLasts: turnLasts,
-		recorder: events.NewFakeRecorder(100), told: map[types.NamespacedName]map[line]string{}, stale: map[types.NamespacedName]int{}, rows: map[types.NamespacedName]map[string]bool{}}
+		recorder: events.NewFakeRecorder(100), told: map[types.NamespacedName]map[line]string{}, stale: map[types.NamespacedName]int{}, rounds: map[types.NamespacedName]map[string]bool{}}
 }
 
 // A look at a pool writes for as long as its turn lasts, and a few objects at least.
@@ -164,14 +164,14 @@ func TestAPoolIsPutOffForAMoment(t *testing.T) {
 
 // Where each write takes longer than a turn, looks write a few objects each, and all of them in so many looks as that takes: also if some of them change all the time, and
 // however many these are.
-func TestARowOfLooksWritesEverythingOnce(t *testing.T) {
+func TestARoundWritesEverythingOnce(t *testing.T) {
 	for _, c := range []struct{ changing, others int }{{0, 30}, {1, 30}, {leastWrites, 30}, {3 * leastWrites, 30}, {3 * leastWrites, 0}} {
 		for what, may := range map[string]func(*turn, string) bool{"objects": (*turn).mayWrite, "statuses": (*turn).mayWriteStatus} {
 			r := newSlow(0).reconciler()
 			var mutex sync.Mutex
 			wrote := map[string]int{}
 			all := c.changing + c.others
-			looks := func() (inARow int) {
+			round := func() (looks int) {
 				for {
 					turn := r.turnOf(turnKey)
 					turn.ends, turn.statusesEnd = time.Time{}, time.Time{}
@@ -194,17 +194,17 @@ func TestARowOfLooksWritesEverythingOnce(t *testing.T) {
 						t.Fatalf("%d of %d %s change: a look begins %d", c.changing, all, what, begun)
 					}
 					r.ended(turnKey, turn, left)
-					if inARow++; len(r.rows) == 0 {
-						return inARow
+					if looks++; len(r.rounds) == 0 {
+						return looks
 					}
 				}
 			}
-			if got, most := looks(), (all+leastWrites-1)/leastWrites+1; got > most || len(wrote) != all {
+			if got, most := round(), (all+leastWrites-1)/leastWrites+1; got > most || len(wrote) != all {
 				t.Errorf("%d of %d %s change: %d are written after %d looks: %v", c.changing, all, what, len(wrote), got, wrote)
 			}
 			// What changes all the time has its turn as often as others that do.
 			for range 5 {
-				looks()
+				round()
 			}
 			for i := range c.changing {
 				if name := fmt.Sprintf("object-%02d", i); wrote[name] < 5 {
