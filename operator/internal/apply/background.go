@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// largeStatus is the size in bytes from which a status is large. An API server takes a few milliseconds for a smaller one, and a tenth of a second for a list of
-	// a thousand processes.
+	// largeStatus is the size in bytes from which a status is large: that of some 115 processes. An API server takes some 15 ms for a smaller one, and a tenth of a second
+	// for a list of a thousand processes.
 	largeStatus = 16 << 10
 	// largeWithin is the deadline of the write of a large status.
 	largeWithin = time.Minute
