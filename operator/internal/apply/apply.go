@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"farpool.dev/farpool/api/v1alpha1"
 )
@@ -65,8 +67,11 @@ type Applier struct {
 	counter Counter
 	// known versions of objects are not compared again; nil: each is.
 	known *Known
-	// mayWrite says whether there is time to write another object, and mayWriteStatus another status; nil: there is.
-	mayWrite, mayWriteStatus func() bool
+	// mayWrite says whether there is time to write an object, and mayWriteStatus a status; nil: there is. Both get the object's kind, namespace and name.
+	mayWrite, mayWriteStatus func(string) bool
+	// background writes large statuses; nil: each status is written before Status returns. again makes the controller look at the pool again.
+	background *Background
+	again      func()
 }
 
 // New returns an applier that writes through client, and asks live what is in the way of what cannot be created.
@@ -84,15 +89,23 @@ type named interface {
 
 // With returns an applier for one look at a pool. It does not compare what is known, remembers there what it finds, and writes no object for which mayWrite has no time,
 // and no status for which mayWriteStatus has none.
-func (a *Applier) With(known *Known, mayWrite, mayWriteStatus func() bool) *Applier {
+func (a *Applier) With(known *Known, mayWrite, mayWriteStatus func(string) bool) *Applier {
 	with := *a
 	with.known, with.mayWrite, with.mayWriteStatus = known, mayWrite, mayWriteStatus
 	return &with
 }
 
+// Beside returns an applier that leaves large statuses to the background. It calls again when a look has something to do about one: its write has failed, or another is
+// wanted by now. It has to be one with what is known.
+func (a *Applier) Beside(background *Background, again func()) *Applier {
+	beside := *a
+	beside.background, beside.again = background, again
+	return &beside
+}
+
 // begin says that there is no time to write an object, if so.
 func (a *Applier) begin(want *unstructured.Unstructured) error {
-	if a.mayWrite != nil && !a.mayWrite() {
+	if a.mayWrite != nil && !a.mayWrite(describe(want)) {
 		return fmt.Errorf("write %s: %w", describe(want), ErrLater)
 	}
 	return nil
@@ -132,7 +145,7 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 		}
 		return err
 	}
-	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
+	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withoutStatus(cached))
 	if err != nil {
 		return fmt.Errorf("compare %s: %w", describe(want), err)
 	}
@@ -159,6 +172,17 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 	}
 	a.counter.Wrote(want.GetKind(), "apply")
 	return nil
+}
+
+// withoutStatus returns a copy of an object that shares everything with it but its status, which may list a thousand processes.
+func withoutStatus(object client.Object) client.Object {
+	is := reflect.ValueOf(object).Elem()
+	without := reflect.New(is.Type())
+	without.Elem().Set(is)
+	if status := without.Elem().FieldByName("Status"); status.IsValid() {
+		status.SetZero()
+	}
+	return without.Interface().(client.Object)
 }
 
 // create makes an object that does not exist. An apply would overwrite an object that somebody else has made since the cache was read, and secrets that are drawn
@@ -253,16 +277,23 @@ func refusal(verb string, want *unstructured.Unstructured, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, describe(want), err)
 }
 
-// Status applies desired's status, if it differs from cached's.
+// Status applies desired's status, if it differs from cached's. nil: it is as desired, or large, and on its way.
 func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration, cached client.Object) error {
 	raw, err := written(desired)
 	if err != nil {
 		return err
 	}
-	version, wish := versionOf(cached, "status"), digestOf(raw)
+	version, wish, uid := versionOf(cached, "status"), digestOf(raw), cached.GetUID()
 	right, known := a.known.isRight(version, wish)
 	if right {
 		return nil
+	}
+	if a.background != nil {
+		done, other := a.known.isSent(uid, version, wish)
+		if done {
+			return nil
+		}
+		known = known || other
 	}
 	// A version that is known to be as something else was wanted needs no comparison.
 	if !known {
@@ -278,21 +309,62 @@ func (a *Applier) Status(ctx context.Context, desired runtime.ApplyConfiguration
 	if !ok {
 		return fmt.Errorf("write the status of %s: %T does not say which object it is of", name(cached), desired)
 	}
-	if a.mayWriteStatus != nil && !a.mayWriteStatus() {
-		return fmt.Errorf("write the status of %s %s/%s: %w", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName(), ErrLater)
+	if len(raw) >= largeStatus && a.send(ctx, is, raw, version, wish) {
+		return nil
 	}
+	if what := fmt.Sprintf("%s %s/%s", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName()); a.mayWriteStatus != nil && !a.mayWriteStatus(what) {
+		return fmt.Errorf("write the status of %s: %w", what, ErrLater)
+	}
+	became, err := a.patchStatus(ctx, is, raw)
+	if err == nil {
+		a.known.found(became, wish)
+		a.known.settled(uid)
+	}
+	return err
+}
+
+// send writes a large status in the background. False: the look has to write it.
+func (a *Applier) send(ctx context.Context, is named, raw []byte, over version, wish digest) bool {
+	if a.background == nil || !a.known.send(over.uid, over, wish) {
+		return false
+	}
+	logger := log.FromContext(ctx)
+	begun := a.background.begin(func(ctx context.Context) {
+		clock := a.background.clock
+		since := clock.Now()
+		became, err := a.patchStatus(ctx, is, raw)
+		a.known.answered(over.uid, became, err)
+		if err != nil {
+			logger.Info("a large status was not written in the background; the next look at the pool writes it", "why", err.Error())
+			a.again()
+			return
+		}
+		clock.AfterFunc(min(clock.Since(since), mostPause), func() {
+			if a.known.rested(over.uid) {
+				a.again()
+			}
+		})
+	})
+	if !begun {
+		a.known.settled(over.uid)
+	}
+	return begun
+}
+
+// patchStatus applies a status, and returns the version of the object that it makes.
+func (a *Applier) patchStatus(ctx context.Context, is named, raw []byte) (version, error) {
+	kind, namespace, name := ptr.Deref(is.GetKind(), ""), ptr.Deref(is.GetNamespace(), ""), ptr.Deref(is.GetName(), "")
 	// The metadata are the whole answer: a status may list a thousand processes.
-	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: ptr.Deref(is.GetNamespace(), ""), Name: ptr.Deref(is.GetName(), "")}}
-	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ptr.Deref(is.GetAPIVersion(), ""), ptr.Deref(is.GetKind(), "")))
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	object.SetGroupVersionKind(schema.FromAPIVersionAndKind(ptr.Deref(is.GetAPIVersion(), ""), kind))
 	if err := a.client.Status().Patch(ctx, object, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner(v1alpha1.StatusFieldManager), client.ForceOwnership); err != nil {
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			err = ErrStale
 		}
-		return fmt.Errorf("apply the status of %s %s/%s: %w", ptr.Deref(is.GetKind(), ""), cached.GetNamespace(), cached.GetName(), err)
+		return version{}, fmt.Errorf("apply the status of %s %s/%s: %w", kind, namespace, name, err)
 	}
-	a.known.found(versionOf(object, "status"), wish)
-	a.counter.Wrote(ptr.Deref(is.GetKind(), ""), "status")
-	return nil
+	a.counter.Wrote(kind, "status")
+	return versionOf(object, "status"), nil
 }
 
 // isStatus says whether the status of an object is as it is wanted, and the operator's own.

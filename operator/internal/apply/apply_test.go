@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,6 +40,8 @@ type server struct {
 	wrote []string
 	// patched is the last patch.
 	patched string
+	// takes is how long it takes to apply a status.
+	takes time.Duration
 }
 
 func (s *server) Wrote(kind, verb string) { s.wrote = append(s.wrote, kind+" "+verb) }
@@ -102,6 +105,11 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 			}
 			if err := s.patch("apply "+subresource, object, patch); err != nil {
 				return err
+			}
+			select {
+			case <-time.After(s.takes):
+			case <-ctx.Done():
+				return ctx.Err()
 			}
 			// The fake server applies no metadata. It answers with the version that it has then, as an API server does.
 			status := &corev1ac.ServiceApplyConfiguration{}
@@ -212,6 +220,25 @@ func TestAStatusIsWrittenOnceUntilItChanges(t *testing.T) {
 	s.expect("another", s.applier.Status(t.Context(), status("10.0.0.2"), s.withStatus()), write, []string{"Service status"})
 	if ingress := s.service().Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != "10.0.0.2" {
 		t.Errorf("%v", ingress)
+	}
+}
+
+// A status may be long, and an object is compared without it.
+func TestAnObjectWithoutItsStatus(t *testing.T) {
+	service := there(func(service *corev1.Service) {
+		service.Spec.Selector = map[string]string{"app": "cache"}
+		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.1"}}
+	})
+	without, is := withoutStatus(service).(*corev1.Service)
+	if !is || len(without.Status.LoadBalancer.Ingress) != 0 || without.Name != "cache" || without.Spec.Selector["app"] != "cache" {
+		t.Errorf("%v", without)
+	}
+	if len(service.Status.LoadBalancer.Ingress) != 1 {
+		t.Error("the object itself has lost its status")
+	}
+	// Some kinds have none.
+	if data, is := withoutStatus(&corev1.ConfigMap{Data: map[string]string{"a": "1"}}).(*corev1.ConfigMap); !is || data.Data["a"] != "1" {
+		t.Errorf("%v", data)
 	}
 }
 

@@ -19,6 +19,8 @@ type Known struct {
 	right map[version]rightness
 	// made has how many more looks are to believe that an object is there, by its kind and name.
 	made map[made]int
+	// sent has the last large status of each object that was sent in the background.
+	sent map[types.UID]*sent
 	look uint8
 }
 
@@ -65,6 +67,11 @@ func (k *Known) Begin() {
 	for is, found := range k.right {
 		if found.look != k.look {
 			delete(k.right, is)
+		}
+	}
+	for object, last := range k.sent {
+		if last.look != k.look && !last.busy {
+			delete(k.sent, object)
 		}
 	}
 	k.look++

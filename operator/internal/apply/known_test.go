@@ -196,7 +196,7 @@ func TestWhatWasMadeAMomentAgoIsAwaited(t *testing.T) {
 // Where there is no time for a write, nothing is asked for, and what needs none is as it is.
 func TestAWriteWaitsForItsTime(t *testing.T) {
 	s := newServer(t)
-	yes, no := func() bool { return true }, func() bool { return false }
+	yes, no := func(string) bool { return true }, func(string) bool { return false }
 	hurried, calm := s.applier.With(nil, no, yes), s.applier.With(nil, yes, no)
 	want, other := wanted("pool", map[string]string{"a": "1"}), wanted("pool", map[string]string{"a": "2"})
 	if err := hurried.Object(t.Context(), want, cached(nil)); !errors.Is(err, ErrLater) || !strings.Contains(err.Error(), "Service shop/cache") {

@@ -63,6 +63,8 @@ type operator struct {
 	calls  map[callKey]*agent.Outcome
 	exits  map[types.UID]*corev1.ContainerStateTerminated
 	exitOf map[types.UID]string
+	// onTheWay is the write of a list of processes that looks do not wait for; nil: there is none.
+	onTheWay func()
 }
 
 func newOperator(w *world, name string) *operator {
@@ -161,10 +163,21 @@ func (o *operator) die() {
 		}
 	}
 	clear(o.calls)
+	o.arrive(o.random.IntN(2) == 0)
+	o.onTheWay = nil
+}
+
+// arrive has the write that is on its way take effect, if now.
+func (o *operator) arrive(now bool) {
+	if write := o.onTheWay; write != nil && now {
+		o.onTheWay = nil
+		write()
+	}
 }
 
 // before each call, something else may happen, or the operator dies.
 func (o *operator) before(format string, arguments ...any) {
+	o.arrive(o.onTheWay != nil && o.slowness.IntN(8) == 0)
 	what := ""
 	if o.tell {
 		what = fmt.Sprintf(format, arguments...)
@@ -196,6 +209,7 @@ func (o *operator) call(what string, do func() error) error {
 func (o *operator) reconcile() {
 	o.failed = true
 	chance := func(percent int) bool { return o.faults == 0 || o.random.IntN(100) < percent }
+	o.arrive(o.onTheWay != nil && o.slowness.IntN(2) == 0)
 	o.catchUp(chance)
 	o.hear(chance)
 	o.answerCalls(chance)
@@ -542,15 +556,33 @@ func (o *operator) writeStatus(cached client.Object, status any) error {
 		return nil
 	}
 	k := kindOf(cached)
+	if k != kindCompute {
+		return o.putStatus(cached, want)
+	}
+	// The controller leaves long lists of processes to the background, one at a time.
+	if o.onTheWay == nil {
+		o.before("sends the status of ComputeShardPool %s", cached.GetName())
+		o.onTheWay = func() { _ = o.putStatus(cached, want) }
+		o.late++
+	}
+	o.arrive(o.slowness.IntN(2) == 0)
+	return nil
+}
+
+// putStatus writes the status of an object.
+func (o *operator) putStatus(cached client.Object, want reflect.Value) error {
+	k := kindOf(cached)
 	what := fmt.Sprintf("writes the status of %s %s", kindNames[k], cached.GetName())
-	o.before("%s", what)
+	if k != kindCompute {
+		o.before("%s", what)
+	}
 	return o.call(what, func() error {
 		live := o.live(k)[cached.GetName()]
 		if live == nil {
 			return errStale
 		}
 		live = live.DeepCopyObject().(client.Object)
-		if operation, ok := live.(*v1alpha1.ResizeOperation); ok && operation.Status.CompletionTime != nil && operation.Status.Stage != status.(*v1alpha1.ResizeOperationStatus).Stage {
+		if operation, ok := live.(*v1alpha1.ResizeOperation); ok && operation.Status.CompletionTime != nil && operation.Status.Stage != want.Interface().(v1alpha1.ResizeOperationStatus).Stage {
 			return errInvalid // a resize that is over stays so
 		}
 		statusField(live).Set(want)

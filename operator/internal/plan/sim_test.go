@@ -590,7 +590,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	counts, moves, epochs, putOff := map[what]int{}, 0, 0, 0
+	counts, moves, epochs, putOff, late := map[what]int{}, 0, 0, 0, 0
 	var total repairWorld
 	// Worlds share nothing: each processor has one. If several break a rule, the story of the first seed is told.
 	var wait sync.WaitGroup
@@ -617,6 +617,7 @@ func TestSimulation(t *testing.T) {
 				moves += len(r.moves)
 				epochs += len(r.maps)
 				putOff += r.putOff
+				late += r.late
 				mutex.Unlock()
 			}
 		})
@@ -627,14 +628,14 @@ func TestSimulation(t *testing.T) {
 		t.Fatal(tellOf(seed, eventsOf(seed), broke))
 	}
 	took := time.Since(began)
-	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %d objects put off, %.0f seeds a minute", seeds, epochs, moves, putOff, float64(seeds)/took.Minutes())
+	t.Logf("total: planner: %d seeds, %d epochs, %d moves, %d objects put off, %d lists written late, %.0f seeds a minute", seeds, epochs, moves, putOff, late, float64(seeds)/took.Minutes())
 	t.Logf("total: planner: %d RepairLeases, %d calls to fence, %d calls to repair, which repaired what %d sessions had left, %d patches of pods", total.leases, total.fences, total.attempts, total.repaired, total.amended)
 	t.Logf("total: planner: %d images that pods of memory nodes got, with %d of which they served", total.patches, total.returns)
 	if seeds >= 100 && total.returns < seeds/10 {
 		t.Error("too little is upgraded")
 	}
-	if seeds >= 100 && (total.leases < seeds/10 || total.repaired < seeds/50 || total.amended < seeds/10) {
-		t.Error("too little is repaired or amended")
+	if seeds >= 100 && (late < seeds || total.leases < seeds/10 || total.repaired < seeds/50 || total.amended < seeds/10) {
+		t.Error("too little is repaired, amended or written late")
 	}
 	for w := range whats {
 		if counts[w] == 0 && seeds >= 100 {

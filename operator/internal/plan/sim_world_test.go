@@ -130,9 +130,10 @@ type world struct {
 	resizesDeleted bool
 	// repairs is nil in worlds without compute shards.
 	repairs *repairWorld
-	// slowness says which looks at the pool are too short to write all that is to be written; putOff counts objects that were left to a later look.
-	slowness *rand.Rand
-	putOff   int
+	// slowness says which looks at the pool are too short to write all that is to be written; putOff counts objects that were left to a later look. late counts statuses that
+	// looks have not waited for; slowness says when they take effect.
+	slowness     *rand.Rand
+	putOff, late int
 	// newest is the latest map that any memory node has followed.
 	newest *v1alpha1.ShardMapSpec
 

@@ -107,15 +107,16 @@ func (d *decision) decideUpgrade(act bool) {
 	u := &d.upgrade
 	var away []*node
 	for _, n := range d.nodes {
+		// A memory node is away though a person has deleted its MemoryNode, which is made again.
+		isAway := d.inMap(n.name) && !d.up(n)
+		if isAway {
+			away = append(away, n)
+		}
 		if n.object == nil {
 			continue
 		}
 		arriving := imageInPod(n.pod) != "" && (imageInPod(n.pod) != n.object.Spec.Image || n.replaced())
-		u.pending = u.pending || d.behind(n) || arriving
-		if d.inMap(n.name) && !d.up(n) {
-			away = append(away, n)
-			u.pending = u.pending || n.object.Status.Image != "" && n.object.Status.Image != d.pool.Image
-		}
+		u.pending = u.pending || d.behind(n) || arriving || isAway && n.object.Status.Image != "" && n.object.Status.Image != d.pool.Image
 	}
 	shown := d.shown()
 	u.trouble = cmp.Or(d.unsuited(), d.notStarting())
@@ -172,7 +173,7 @@ func (d *decision) mendByImage(away []*node, shown string) {
 	works := shown == "" && u.trouble == nil || d.servesAnywhere(d.pool.Image)
 	for _, n := range away {
 		switch {
-		case !servesNobody(n):
+		case n.object == nil, !servesNobody(n):
 		case d.behind(n) && (works || n.object.Status.Image == d.pool.Image):
 			u.next = n
 			return

@@ -467,3 +467,30 @@ func TestAMemoryNodeThatGoesKeepsNoOtherFromAnImage(t *testing.T) {
 		t.Errorf("images of the memory nodes are %s", images)
 	}
 }
+
+// A person deletes the MemoryNode of a memory node that is away. It is made again, and no other memory node gets the image before that one is back.
+func TestAMemoryNodeWithoutItsObjectIsAwaited(t *testing.T) {
+	for what, away := range map[string]func(*upgraded, *corev1.Pod){
+		"its process ends":  func(u *upgraded, pod *corev1.Pod) { u.Agents[pod.UID] = agent.Observation{State: agent.Unreachable} },
+		"its pod is absent": func(u *upgraded, pod *corev1.Pod) { delete(u.NodePods, pod.Name) },
+	} {
+		u := newUpgrade(t, 3)
+		u.Pool.Spec.Image = newImage
+		u.roll(newImage, versions(3, 4, 7, 7))
+		for u.images() != "noo" {
+			u.settle(t)
+		}
+		away(u, u.NodePods["cache-memory-0"])
+		delete(u.Nodes, "cache-memory-0")
+		d := u.decide(t)
+		for _, object := range d.Apply {
+			if node, is := object.(*apiac.MemoryNodeApplyConfiguration); is && *node.Name != "cache-memory-0" && *node.Spec.Image == newImage {
+				t.Errorf("%s: %s gets the image", what, *node.Name)
+			}
+		}
+		for _, amendment := range d.Amend {
+			t.Errorf("%s: pod %s gets its %s", what, amendment.Pod.Name, amendment.What)
+		}
+		wantSaid(t, d, v1alpha1.ReasonUpgrading, "waiting for memory node cache-memory-0")
+	}
+}

@@ -4,7 +4,6 @@
 package kvpool
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/tools/reference"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -101,16 +98,18 @@ const (
 
 // Reconciler brings pools to their specs.
 type Reconciler struct {
-	client   client.Client
-	live     client.Reader
-	applier  *apply.Applier
-	streams  *agent.Streams
-	tellings *tellings
-	calls    *agent.Calls
-	recorder events.EventRecorder
-	metrics  *Metrics
-	clock    clock.PassiveClock
-	settings plan.Settings
+	client  client.Client
+	live    client.Reader
+	applier *apply.Applier
+	// background writes long lists of processes.
+	background *apply.Background
+	streams    *agent.Streams
+	tellings   *tellings
+	calls      *agent.Calls
+	recorder   events.EventRecorder
+	metrics    *Metrics
+	clock      clock.PassiveClock
+	settings   plan.Settings
 	// watched namespaces; empty: all of them.
 	watched     []string
 	drainTaints observe.DrainTaints
@@ -126,8 +125,8 @@ type Reconciler struct {
 	told map[types.NamespacedName]map[line]string
 	// stale counts how often in a row each pool was decided from a stale cache.
 	stale map[types.NamespacedName]int
-	// putOff is how often in a row each pool was left before all of its objects were written.
-	putOff map[types.NamespacedName]int
+	// rounds are what the latest looks at each pool have begun to write, if they had no time for all that there is to write.
+	rounds map[types.NamespacedName]map[string]bool
 	// known are the versions of each pool's objects that need no comparison.
 	known map[types.NamespacedName]*apply.Known
 	// gaveWay is the namespace of the other operator to which each pool was left, as people know it.
@@ -168,6 +167,7 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		client:      mgr.GetClient(),
 		live:        mgr.GetAPIReader(),
 		applier:     apply.New(mgr.GetClient(), mgr.GetAPIReader(), options.Metrics),
+		background:  apply.NewBackground(clock.RealClock{}),
 		recorder:    mgr.GetEventRecorder(operatorName),
 		metrics:     options.Metrics,
 		clock:       options.Clock,
@@ -179,16 +179,17 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		told:        map[types.NamespacedName]map[line]string{},
 		stale:       map[types.NamespacedName]int{},
 		turnLasts:   turnLasts,
-		putOff:      map[types.NamespacedName]int{},
+		rounds:      map[types.NamespacedName]map[string]bool{},
 		known:       map[types.NamespacedName]*apply.Known{},
 		gaveWay:     map[types.NamespacedName]string{},
 	}
 	r.streams = agent.NewStreams(func(pool types.NamespacedName) { r.heard(pool, r.streams.Unheard(pool)) }, options.Metrics)
 	r.tellings = newTellings(r.enqueue)
 	r.calls = agent.NewCalls(r.streams, r.clock.Now)
-	// A former leader must not hold streams.
+	// A former leader must not hold streams, nor write.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
+		r.background.Close()
 		r.calls.Close()
 		r.streams.Close()
 		return nil
@@ -340,7 +341,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	turn := r.turnOf(request.NamespacedName)
+	turn, began := r.turnOf(request.NamespacedName), r.clock.Now()
 	snapshot, err := observe.Take(ctx, r.client, r.live, r.streams, r.calls, r.drainTaints, pool, r.kept(pool))
 	if err != nil {
 		return reconcile.Result{}, err
@@ -353,8 +354,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite, turn.mayWriteStatus)
-	return r.settle(ctx, snapshot, decided, decided.CarryOut(&hands{Reconciler: r, applier: applier, turn: turn, ctx: ctx, snapshot: snapshot, decided: decided}))
+	r.thinks(request, r.clock.Since(began))
+	applier := r.applier.With(r.knownOf(request.NamespacedName), turn.mayWrite, turn.mayWriteStatus).
+		Beside(r.background, func() { r.enqueue(request.NamespacedName) })
+	outcome := decided.CarryOut(&hands{Reconciler: r, applier: applier, turn: turn, ctx: ctx, snapshot: snapshot, decided: decided})
+	r.ended(request.NamespacedName, turn, outcome.Err(plan.Later) != nil)
+	return r.settle(ctx, snapshot, decided, outcome)
+}
+
+// thinks tells the queue how long a look has thought.
+func (r *Reconciler) thinks(request reconcile.Request, lasted time.Duration) {
+	r.mutex.Lock()
+	queue, patient := r.queue.(*patientQueue)
+	r.mutex.Unlock()
+	if patient {
+		queue.Thought(request, lasted)
+	}
 }
 
 // knownOf begins a look at a pool, and returns what earlier looks have found.
@@ -380,7 +395,6 @@ func (r *Reconciler) settle(ctx context.Context, snapshot *observe.Snapshot, dec
 	stale := outcome.Err(plan.Stale)
 	wait := r.wait(key, stale != nil)
 	later := outcome.Err(plan.Later)
-	r.ended(key, later != nil)
 	if err := outcome.Err(plan.Failed); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -440,7 +454,7 @@ type hands struct {
 	blamed, behind bool
 }
 
-func (h *hands) SideBySide(count int, do func(int)) { sideBySide(count, do) }
+func (h *hands) SideBySide(count int, do func(int)) { h.turn.sideBySide(count, do) }
 
 // sideBySide calls do so many times, several calls at once: each spends most of its time waiting for an answer.
 func sideBySide(count int, do func(int)) {
@@ -575,7 +589,7 @@ func (h *hands) WriteStatuses() []error {
 		}
 		return nil
 	}
-	return h.writeStatuses(h.ctx, h.applier, h.snapshot, h.decided)
+	return h.writeStatuses(h.ctx, h.turn, h.applier, h.snapshot, h.decided)
 }
 
 func (h *hands) Ask() { h.ask(h.snapshot, h.decided) }
@@ -735,119 +749,6 @@ func refuses(failure error) bool {
 	return false
 }
 
-func (r *Reconciler) writeStatuses(ctx context.Context, applier *apply.Applier, snapshot *observe.Snapshot, decided *plan.Plan) []error {
-	// Steps are announced before the statuses record them. If an operator dies in between, the next one announces them again, and none is missed.
-	steps, others := r.news(snapshot, decided.Status.Events)
-	r.emitNow(ctx, steps)
-	r.metrics.count(snapshot, &decided.Status, steps)
-	writes := decided.Statuses(snapshot)
-	results := make([]error, len(writes))
-	write := func(i int) { results[i] = applier.Status(ctx, statusOf(writes[i]), writes[i].Object) }
-	var quiet, told []int
-	last := len(writes) - 1
-	for i, written := range writes[:last] {
-		switch written.Object.(type) {
-		case *v1alpha1.MemoryNode, *v1alpha1.ShardMap, *v1alpha1.MemoryNodePool, *v1alpha1.ComputeShardPool:
-			quiet = append(quiet, i)
-		default:
-			told = append(told, i)
-		}
-	}
-	// Statuses with steps that people have heard of are written later, and the pool's own last: by then, what it says of the others is true. A look that had no time
-	// for one of them has none for the pool's.
-	sideBySide(len(quiet), func(i int) { write(quiet[i]) })
-	sideBySide(len(told), func(i int) { write(told[i]) })
-	write(last)
-	var failures []error
-	unwritten := map[types.UID]bool{}
-	for i, err := range results {
-		if err != nil {
-			failures = append(failures, err)
-			unwritten[writes[i].Object.GetUID()] = true
-		}
-	}
-	// The status that an event is about records that it was sent.
-	others = slices.DeleteFunc(others, func(event plan.Event) bool { return unwritten[cmp.Or(event.By, event.Regarding.GetUID())] })
-	r.emit(others)
-	r.metrics.count(snapshot, &decided.Status, others)
-	r.metrics.observe(snapshot, &decided.Status)
-	return failures
-}
-
-// news are the steps of RepairLeases and ResizeOperations that were not announced yet, and the other events.
-func (r *Reconciler) news(snapshot *observe.Snapshot, list []plan.Event) (steps, others []plan.Event) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	pool := client.ObjectKeyFromObject(snapshot.Pool)
-	before, now := r.told[pool], map[line]string{}
-	there := map[types.UID]bool{}
-	for _, lease := range snapshot.Leases {
-		there[lease.UID] = true
-	}
-	for _, resize := range snapshot.Resizes {
-		there[resize.UID] = true
-	}
-	for told, step := range before {
-		if there[told.object] {
-			now[told] = step
-		}
-	}
-	for _, event := range list {
-		of := line{event.Of, event.Regarding.GetUID(), event.Line}
-		if lease, ok := event.Regarding.(*v1alpha1.RepairLease); ok {
-			// Each step is taken once.
-			of = line{lease.UID, lease.UID, event.Reason}
-		}
-		if of.object == "" {
-			others = append(others, event)
-			continue
-		}
-		if step, told := now[of]; told && step == event.Step {
-			continue
-		}
-		now[of] = event.Step
-		steps = append(steps, event)
-	}
-	r.told[pool] = now
-	return steps, others
-}
-
-func (r *Reconciler) emit(list []plan.Event) {
-	for _, told := range list {
-		r.recorder.Eventf(told.Regarding, nil, told.Type, told.Reason, told.Action, "%s", told.Note)
-	}
-}
-
-// emitNow writes events before it returns. A recorder writes them later. If the operator died first, a status would say that they were sent, and they never would
-// be.
-func (r *Reconciler) emitNow(ctx context.Context, list []plan.Event) {
-	sideBySide(len(list), func(i int) {
-		told := list[i]
-		regarding, err := reference.GetReference(r.client.Scheme(), told.Regarding)
-		if err == nil {
-			now := r.clock.Now()
-			err = r.client.Create(ctx, &eventsv1.Event{
-				ObjectMeta: metav1.ObjectMeta{Namespace: told.Regarding.GetNamespace(), Name: fmt.Sprintf("%s.%x", told.Regarding.GetName(), now.UnixNano()+int64(i))},
-				EventTime:  metav1.NewMicroTime(now), ReportingController: operatorName, ReportingInstance: operatorName,
-				Type: told.Type, Reason: told.Reason, Action: told.Action, Note: clipped(told.Note), Regarding: *regarding,
-			})
-		}
-		if err != nil {
-			log.FromContext(ctx).V(1).Info("an event is left to the recorder", "reason", told.Reason, "why", err.Error())
-			r.emit(list[i : i+1])
-		}
-	})
-}
-
-// clipped shortens a note to what an event can hold.
-func clipped(note string) string {
-	const limit = 1024
-	if len(note) <= limit {
-		return note
-	}
-	return strings.ToValidUTF8(note[:limit-3], "") + "..."
-}
-
 func (r *Reconciler) forget(pool types.NamespacedName) {
 	r.mutex.Lock()
 	delete(r.credentials, pool)
@@ -855,7 +756,7 @@ func (r *Reconciler) forget(pool types.NamespacedName) {
 	delete(r.stale, pool)
 	delete(r.gaveWay, pool)
 	delete(r.known, pool)
-	delete(r.putOff, pool)
+	delete(r.rounds, pool)
 	r.mutex.Unlock()
 	r.streams.Forget(pool)
 	r.calls.Keep(pool, nil)

@@ -98,16 +98,16 @@ var _ = Describe("a pool", func() {
 		lasting(time.Nanosecond)
 		DeferCleanup(lasting, turnLasts)
 		w := newWorld(nil)
-		var turns atomic.Int64
+		var begun atomic.Int64
 		running.meddling(func(*http.Request) error {
 			running.reconciler.mutex.Lock()
 			defer running.reconciler.mutex.Unlock()
-			turns.Store(max(turns.Load(), int64(running.reconciler.putOff[client.ObjectKeyFromObject(w.pool)])))
+			begun.Store(max(begun.Load(), int64(len(running.reconciler.rounds[client.ObjectKeyFromObject(w.pool)]))))
 			return nil
 		})
 		w.up()
 		w.settle()
-		Expect(turns.Load()).To(BeNumerically(">=", 2), "some twenty objects, a few in each turn")
+		Expect(begun.Load()).To(BeNumerically(">=", 2*leastWrites), "some twenty objects, a few in each turn")
 		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonHealthy)
 		before := len(running.writes.in(w.pool.Namespace))
 		w.reconcile(20)

@@ -3,6 +3,7 @@
 package kvpool
 
 import (
+	"context"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,8 +15,17 @@ import (
 	"farpool.dev/farpool/operator/internal/plan"
 )
 
+// announced announces the steps of a look, and returns them and the other events.
+func announced(r *Reconciler, snapshot *observe.Snapshot, list []plan.Event) (steps []step, others []plan.Event) {
+	steps, others = r.news(snapshot, list)
+	for i, next := range steps {
+		r.announce(context.Background(), client.ObjectKeyFromObject(snapshot.Pool), next, i)
+	}
+	return steps, others
+}
+
 func TestEachStepOfALeaseIsToldOnce(t *testing.T) {
-	r := &Reconciler{told: map[types.NamespacedName]map[line]string{}}
+	r := newSlow(0).reconciler()
 	pool := &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache"}}
 	lease := &v1alpha1.RepairLease{ObjectMeta: metav1.ObjectMeta{Name: "cache-repair-1", UID: "1"}}
 	snapshot := &observe.Snapshot{Pool: pool, Leases: []*v1alpha1.RepairLease{lease}}
@@ -32,7 +42,7 @@ func TestEachStepOfALeaseIsToldOnce(t *testing.T) {
 		{nil, 0},
 		{[]plan.Event{complete}, 0},
 	} {
-		if steps, others := r.news(snapshot, c.told); len(steps)+len(others) != c.want {
+		if steps, others := announced(r, snapshot, c.told); len(steps)+len(others) != c.want {
 			t.Errorf("%d: %v, %v", i, steps, others)
 		}
 	}
@@ -46,7 +56,7 @@ func TestEachStepOfALeaseIsToldOnce(t *testing.T) {
 
 // A resize may come to a stage more than once, and each time is announced. A cache that shows an earlier status repeats no announcement.
 func TestEachStepOfAResizeIsToldOnce(t *testing.T) {
-	r := &Reconciler{told: map[types.NamespacedName]map[line]string{}}
+	r := newSlow(0).reconciler()
 	pool := &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache", UID: "pool"}}
 	resize := &v1alpha1.ResizeOperation{ObjectMeta: metav1.ObjectMeta{Name: "cache-resize-1", UID: "1"}}
 	snapshot := &observe.Snapshot{Pool: pool, Resizes: []*v1alpha1.ResizeOperation{resize}}
@@ -68,7 +78,7 @@ func TestEachStepOfAResizeIsToldOnce(t *testing.T) {
 		{[]plan.Event{waiting}, 1},
 		{[]plan.Event{moving}, 1},
 	} {
-		if steps, others := r.news(snapshot, c.told); len(steps) != c.want || len(others) != 0 {
+		if steps, others := announced(r, snapshot, c.told); len(steps) != c.want || len(others) != 0 {
 			t.Errorf("%d: %v, %v", i, steps, others)
 		}
 	}

@@ -120,17 +120,20 @@ func TestAPoolIsGivenOutAgain(t *testing.T) {
 	})
 }
 
-// A pool rests as long as the look at it has lasted, and not longer than a bound; a short look needs no rest. What is added meanwhile is one look afterwards, and other
-// pools have their turn at once.
+// A pool rests as long as the look at it has lasted, or some times as long as the look has thought, and not longer than a bound; a short look needs no rest. What is added
+// meanwhile is one look afterwards, and other pools have their turn at once.
 func TestAPoolRestsAfterALongLook(t *testing.T) {
-	for _, c := range []struct{ lasts, rests time.Duration }{
-		{0, 0}, {leastRest - 1, 0}, {leastRest, leastRest}, {mostRest - 1, mostRest - 1}, {mostRest, mostRest}, {time.Minute, mostRest},
+	for _, c := range []struct{ thinks, lasts, rests time.Duration }{
+		{0, 0, 0}, {0, leastRest - 1, 0}, {0, leastRest, leastRest}, {0, mostRest - 1, mostRest - 1}, {0, mostRest, mostRest}, {0, time.Minute, mostRest},
+		{leastThought - 1, leastThought - 1, 0}, {leastThought, leastThought, restsFor * leastThought}, {leastThought, 9 * leastThought, 9 * leastThought},
+		{leastRest, leastRest + 1, restsFor * leastRest}, {mostRest/restsFor - 1, mostRest / restsFor, mostRest - restsFor}, {mostRest / 2, mostRest / 2, mostRest},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorkers(t, "a")
 			defer w.queue.ShutDown()
 			w.another()
 			w.expect(t, 1)
+			w.queue.Thought(poolRequest("a"), c.thinks)
 			time.Sleep(c.lasts)
 			w.another()
 			w.another()
@@ -143,7 +146,7 @@ func TestAPoolRestsAfterALongLook(t *testing.T) {
 				w.expect(t, 1)
 				w.queue.Add(poolRequest("b"))
 				if other := w.expect(t, 2); other != "b" {
-					t.Fatalf("after a look of %v, workers got %q", c.lasts, other)
+					t.Fatalf("after %v, workers got %q", c.thinks, other)
 				}
 				w.queue.Done(poolRequest("b"))
 				time.Sleep(time.Nanosecond)
@@ -153,7 +156,7 @@ func TestAPoolRestsAfterALongLook(t *testing.T) {
 				want = 3
 			}
 			if again := w.expect(t, want); again != "a" {
-				t.Fatalf("after a look of %v and its rest, workers got %q", c.lasts, again)
+				t.Fatalf("after %v and its rest, workers got %q", c.thinks, again)
 			}
 			w.queue.Done(poolRequest("a"))
 			w.another()
@@ -168,7 +171,7 @@ func TestAPoolRestsWhenItsQueueEnds(t *testing.T) {
 		w := newWorkers(t, "a")
 		w.another()
 		w.expect(t, 1)
-		time.Sleep(mostRest)
+		w.queue.Thought(poolRequest("a"), mostRest)
 		w.queue.Done(poolRequest("a"))
 		w.another()
 		w.queue.ShutDown()
