@@ -30,7 +30,7 @@ spec:
   dataPolicy: Store
   failureTimeout: 20s
   network: {transport: RoCEv2, attachment: {type: HostNetwork, hostNetwork: {resourceName: %s}}}
-  memory: {pools: [{name: memory, replicas: 1, memory: 64Mi}]}
+  memory: {pools: [{name: memory, replicas: 1, lend: 64Mi}]}
   compute: {pools: [{name: shards, replicas: 1}]}
 `, name, rdmaResource)
 }

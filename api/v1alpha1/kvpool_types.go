@@ -391,11 +391,11 @@ const (
 )
 
 // MemoryPool is a number of memory nodes that are alike.
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
-// +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="memory is from 16Mi to 64Ti for each memory node"
-// +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="memory must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
-// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '2Mi' || quantity(string(self.memory)).asInteger() % 2097152 == 0",message="memory must be a multiple of the huge page, 2Mi"
-// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '1Gi' || quantity(string(self.memory)).asInteger() % 1073741824 == 0",message="memory must be a multiple of the huge page, 1Gi"
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.lend)).asInteger() == quantity(string(oldSelf.lend)).asInteger()",message="lend is fixed at creation: it shapes the tables; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="[quantity(string(self.lend))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="lend is from 16Mi to 64Ti for each memory node"
+// +kubebuilder:validation:XValidation:rule="[quantity(string(self.lend))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="lend must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '2Mi' || quantity(string(self.lend)).asInteger() % 2097152 == 0",message="lend must be a multiple of the huge page, 2Mi"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '1Gi' || quantity(string(self.lend)).asInteger() % 1073741824 == 0",message="lend must be a multiple of the huge page, 1Gi"
 // +kubebuilder:validation:XValidation:rule="has(self.hugePages) == has(oldSelf.hugePages) && (!has(self.hugePages) || self.hugePages == oldSelf.hugePages)",message="hugePages is fixed at creation: create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="has(self.numaAlignment) == has(oldSelf.numaAlignment) && (!has(self.numaAlignment) || self.numaAlignment == oldSelf.numaAlignment)",message="numaAlignment is fixed at creation: create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.numaAlignment) || self.numaAlignment != 'SingleNUMANode' || (has(self.resources) && has(self.resources.limits) && 'cpu' in self.resources.limits && quantity(string(self.resources.limits['cpu'])).isInteger())",message="numaAlignment SingleNUMANode needs resources.limits.cpu, a whole number: the kubelet aligns only pods that have processors of their own"
@@ -426,11 +426,12 @@ type MemoryPool struct {
 	// +kubebuilder:validation:Maximum=64
 	Workers int32 `json:"workers,omitempty"`
 
-	// Memory that each node lends; its pod gets Resources on top.
+	// Lend is the memory that each memory node lends to the pool: its table, and the blocks that keys and values lie in. Its pod requests more: what the
+	// process itself needs, from Resources, comes on top, and status.requests of each MemoryNode says the sum.
 	// +required
-	Memory resource.Quantity `json:"memory"`
+	Lend resource.Quantity `json:"lend"`
 
-	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
+	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Lend is a multiple of their size. Where it is left
 	// out, the kernel makes huge pages by itself as far as it can.
 	// +optional
 	HugePages HugePages `json:"hugePages,omitempty"`

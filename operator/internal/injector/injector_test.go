@@ -345,7 +345,7 @@ func (w *world) webhooks(t *testing.T, name string, r *replica) {
 func (w *world) pool(t *testing.T) *v1alpha1.KVPool {
 	t.Helper()
 	pool := &v1alpha1.KVPool{}
-	text := `{metadata: {namespace: data, name: cache}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, memory: 64Mi}]}, sidecars: {namespaces: [{name: shop}, {name: farpool-system}]}}}`
+	text := `{metadata: {namespace: data, name: cache}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, lend: 64Mi}]}, sidecars: {namespaces: [{name: shop}, {name: farpool-system}]}}}`
 	if err := yaml.UnmarshalStrict([]byte(text), pool); err != nil {
 		t.Fatal(err)
 	}

@@ -186,7 +186,7 @@ func TestAttachments(t *testing.T) {
 		pool := pools(t)["kvpool"]
 		pool.Spec.Network = v1alpha1.NetworkSpec{Transport: v1alpha1.TransportRoCEv2, Attachment: &attachment}
 		memoryPool := pool.Spec.Memory.Pools[0]
-		memoryPool.HugePages, memoryPool.Memory = v1alpha1.HugePages1Gi, resource.MustParse("4Gi")
+		memoryPool.HugePages, memoryPool.Lend = v1alpha1.HugePages1Gi, resource.MustParse("4Gi")
 		pod, err := template.MemoryPod(pool, memoryPool, "memory-0", "6a0fd3c1-1b7e-4e54-a1a5-7a3c2b8f0b22")
 		if err != nil {
 			t.Fatal(err)
