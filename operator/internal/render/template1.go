@@ -133,10 +133,10 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 	return file.String()
 }
 
-// failureTimeout of the spec, whose form the API server has checked; by default what suits kernel TCP.
+// failureTimeout of the spec; by default what suits kernel TCP.
 func failureTimeout(spec v1alpha1.KVPoolSpec) time.Duration {
-	if timeout, err := time.ParseDuration(spec.FailureTimeout); err == nil {
-		return timeout
+	if spec.FailureTimeoutMilliseconds > 0 {
+		return time.Duration(spec.FailureTimeoutMilliseconds) * time.Millisecond
 	}
 	if spec.Network.Transport == v1alpha1.TransportRoCEv2 {
 		return 100 * time.Millisecond

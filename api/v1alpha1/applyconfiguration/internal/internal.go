@@ -264,9 +264,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.DataPolicy
       default: Cache
-    - name: failureTimeout
+    - name: failureTimeoutMilliseconds
       type:
-        scalar: untyped
+        scalar: numeric
     - name: image
       type:
         scalar: string

@@ -178,7 +178,7 @@ func edits() map[string]anEdit {
 		"limits.maxConnections":             {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
 		"limits.maxPipeline":                {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
 		"limits.maxSessions":                {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
-		"failureTimeout":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeout = "3s" }},
+		"failureTimeoutMilliseconds":        {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeoutMilliseconds = 3000 }},
 		"memory.pools[].capacity.fillPercent": {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) {
 			p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2}
 		})},

@@ -14,7 +14,7 @@ import (
 //
 // MemoryPool is a number of memory nodes that are alike.
 type MemoryPoolApplyConfiguration struct {
-	// Name of the pool, unique among memory and compute pools.
+	// Name of the pool, unique among memory and compute pools. It has no '-': objects are named after the KVPool and this name with a '-' in between, and those of two KVPools must differ.
 	Name *string `json:"name,omitempty"`
 	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
 	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
