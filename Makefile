@@ -75,7 +75,7 @@ VERSION ?= $(shell sed -n 's/^version: *//p' charts/farpool/Chart.yaml)
 DISTRIBUTION ?= build/distribution
 KEY ?=
 .PHONY: release
-release: images ## what a registry and a user need, in build/distribution: images, chart, plugin, SBOMs, sums, notes: KEY=private.pem signs
+release: images ## what a registry and a user need, in build/distribution: images, chart, OLM bundle, plugin, SBOMs, sums, notes: KEY=private.pem signs
 	@eval "$$($(KINDCTL) env)"; image=farpool/dataplane:$$(cat build/image/tag); docker save -o build/image/dataplane.tar "$$image"; \
 	docker run --rm "$$image" dpkg-query -W -f '$${Package} $${Version} $${Architecture}\n' >build/image/packages
 	@go run ./hack/release make -out $(DISTRIBUTION) -version $(VERSION) -created "$$(git log -1 --format=%ct)" \

@@ -4,74 +4,37 @@
 package charts
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"farpool.dev/farpool/hack/helmtool"
 )
 
 var update = flag.Bool("update", false, "write the golden renders and the copies of generated files instead of comparing them")
 
 const (
 	chart = "farpool"
-	helm4 = "helm.sh/helm/v4/cmd/helm@v4.3.1"
 	// Helm built from its module does not know what cluster it renders for.
 	kubeVersion = "1.34.0"
 	crdBases    = "../config/crd/bases"
 	rbacRole    = "../config/rbac/role.yaml"
 )
 
-// helmBinary finds Helm where $HELM says, among the tools that the repository's scripts build, or in the PATH; failing that it builds
-// it from its module.
+// helmBinary returns the path of a Helm, which it builds if there is none.
 func helmBinary(t testing.TB, name, module string) string {
 	t.Helper()
-	if path := os.Getenv(strings.ToUpper(name)); path != "" {
-		return path
-	}
-	cache := os.Getenv("FARPOOL_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(home, ".cache", "farpool")
-	}
-	bin := filepath.Join(cache, "bin")
-	if path := filepath.Join(bin, name); exec.Command(path, "version").Run() == nil {
-		return path
-	}
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	dir := t.TempDir()
-	build := exec.Command("go", "install", "-trimpath", module)
-	build.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=-mod=mod")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%s is neither in %s nor in the PATH, and building %s failed: %v\n%s", name, bin, module, err, out)
-	}
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(filepath.Join(dir, "helm"))
+	path, err := helmtool.Binary(t.Context(), name, module)
 	if err != nil {
-		t.Fatal(err)
-	}
-	// Into place by a rename: another test may be building the same.
-	temporary := filepath.Join(bin, fmt.Sprintf(".%s-%d", name, os.Getpid()))
-	path := filepath.Join(bin, name)
-	if err := errors.Join(os.WriteFile(temporary, data, 0o755), os.Rename(temporary, path)); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -79,16 +42,7 @@ func helmBinary(t testing.TB, name, module string) string {
 
 func run(t testing.TB, binary string, stdin []byte, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, args...)
-	cmd.WaitDelay = time.Second
-	cmd.Stdin = bytes.NewReader(stdin)
-	cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir())
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s%s", filepath.Base(binary), strings.Join(args, " "), err, stderr.String(), stdout.String())
-	}
-	return stdout.String(), nil
+	return helmtool.Run(t.Context(), binary, stdin, args...)
 }
 
 // The values of each golden render.
@@ -138,11 +92,10 @@ metrics:
 
 func render(t testing.TB, binary, values string, args ...string) (string, error) {
 	t.Helper()
-	args = append([]string{"template", "farpool", chart, "--namespace", "farpool-system", "--kube-version", kubeVersion, "--values", "-"}, args...)
-	return run(t, binary, []byte(values), args...)
+	return helmtool.Template(t.Context(), binary, chart, kubeVersion, []byte(values), args...)
 }
 
-func helm(t testing.TB) string { return helmBinary(t, "helm", helm4) }
+func helm(t testing.TB) string { return helmBinary(t, "helm", helmtool.Module) }
 
 func TestGoldenRenders(t *testing.T) {
 	for name, values := range cases {
@@ -634,6 +587,30 @@ func TestTheInjectorIsOutOfTheWay(t *testing.T) {
 		if !slices.Equal(may, want) {
 			t.Errorf("%s: the injector may %q, want %q", name, may, want)
 		}
+	}
+}
+
+// A platform that mounts the webhook's certificate also tells the API server its authority: the injector has no right to either.
+func TestAnInjectorWithAMountedCertificateMakesNone(t *testing.T) {
+	text, err := render(t, helm(t), `{injector: {certificateDirectory: /run/certificates}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var roles []string
+	for _, o := range objects(t, text) {
+		name := at(o, "metadata", "name").(string)
+		switch kind := o["kind"].(string); {
+		case strings.Contains(kind, "Role") && strings.HasPrefix(name, "farpool-injector"):
+			roles = append(roles, kind+" "+name)
+		case kind == "Deployment" && name == "farpool-injector":
+			args := fmt.Sprint(at(o, "spec", "template", "spec", "containers").([]any)[0].(object)["args"])
+			if !strings.Contains(args, "--certificate-directory=/run/certificates") || strings.Contains(args, "--certificate-secret") || strings.Contains(args, "--webhook-configuration") {
+				t.Errorf("its flags are %s", args)
+			}
+		}
+	}
+	if slices.Sort(roles); !slices.Equal(roles, []string{"ClusterRole farpool-injector", "ClusterRoleBinding farpool-injector"}) {
+		t.Errorf("its roles are %v", roles)
 	}
 }
 

@@ -47,8 +47,8 @@ var _ = Describe("A pool that cannot work", Ordered, Label("short"), func() {
 		Entry("an unknown transport", SpecTimeout(time.Minute), "transport: TCP", "transport: Pigeon", "spec.network.transport", "unknown transport"),
 		Entry("no transport", SpecTimeout(time.Minute), "network: {transport: TCP}", "network: {}", "transport"),
 		Entry("an unknown index protocol", SpecTimeout(time.Minute), "network:", "index: {protocol: BTree}\n  network:", "spec.index", "RCuckoo"),
-		Entry("a size that is no multiple of the page", SpecTimeout(time.Minute), "memory: 64Mi", `memory: "67108865"`, "multiple of the page size"),
-		Entry("too little memory", SpecTimeout(time.Minute), "memory: 64Mi", "memory: 4Mi", "16Mi"),
+		Entry("a size that is no multiple of the page", SpecTimeout(time.Minute), "lend: 64Mi", `lend: "67108865"`, "multiple of the page size"),
+		Entry("too little memory", SpecTimeout(time.Minute), "lend: 64Mi", "lend: 4Mi", "16Mi"),
 		Entry("an unknown field", SpecTimeout(time.Minute), "network:", "colour: red\n  network:", "colour"),
 	)
 
@@ -59,11 +59,11 @@ var _ = Describe("A pool that cannot work", Ordered, Label("short"), func() {
 	},
 		Entry("data policy", SpecTimeout(time.Minute), `{"spec":{"dataPolicy":"Store"}}`, "fixed at creation"),
 		Entry("index", SpecTimeout(time.Minute), `{"spec":{"index":{"rcuckoo":{"rowsPerLock":8}}}}`, "fixed at creation"),
-		Entry("memory", SpecTimeout(time.Minute), `{"spec":{"memory":{"pools":[{"name":"memory","replicas":1,"memory":"128Mi"}]}}}`, "fixed at creation"),
+		Entry("memory", SpecTimeout(time.Minute), `{"spec":{"memory":{"pools":[{"name":"memory","replicas":1,"lend":"128Mi"}]}}}`, "fixed at creation"),
 	)
 
 	It("says that no node has the memory it asks for", func(ctx SpecContext) {
-		huge := apply(ctx, running.namespace, strings.Replace(small("huge", 1, 1, ""), "memory: 64Mi", "memory: 32Ti", 1))
+		huge := apply(ctx, running.namespace, strings.Replace(small("huge", 1, 1, ""), "lend: 64Mi", "lend: 32Ti", 1))
 		Eventually(func(g Gomega) {
 			got := huge.get(ctx)
 			var found *metav1.Condition

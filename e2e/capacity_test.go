@@ -32,7 +32,7 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 	}
 
 	BeforeAll(func(ctx SpecContext) {
-		p = apply(ctx, namespace(ctx, "full"), strings.Replace(small("brim", 1, 1, "  dataPolicy: Store"), "memory: 64Mi", "memory: 16Mi", 1))
+		p = apply(ctx, namespace(ctx, "full"), strings.Replace(small("brim", 1, 1, "  dataPolicy: Store"), "lend: 64Mi", "lend: 16Mi", 1))
 		p.ready(ctx)
 		through = p.target(ctx).Connect(0)
 		DeferCleanup(through.Close)
@@ -82,7 +82,7 @@ var _ = Describe("A pool that is full", Ordered, Label("short"), func() {
 var _ = Describe("A cache that is full", func() {
 	DescribeTable("makes room for what is written, keeps what is read, and stops when it is told to", func(ctx SpecContext, index string) {
 		value := strings.Repeat("v", 20_000)
-		p := apply(ctx, namespace(ctx, "evicts"), strings.Replace(small("cache", 1, 1, "  index: {protocol: "+index+"}"), "memory: 64Mi", "memory: 16Mi", 1))
+		p := apply(ctx, namespace(ctx, "evicts"), strings.Replace(small("cache", 1, 1, "  index: {protocol: "+index+"}"), "lend: 64Mi", "lend: 16Mi", 1))
 		p.ready(ctx)
 		through := p.target(ctx).Connect(0)
 		DeferCleanup(through.Close)
@@ -126,7 +126,7 @@ var _ = Describe("A pool that is full and may not grow", func() {
 		value := strings.Repeat("v", bytes)
 		key := func(i int) string { return fmt.Sprintf("full:%d", i) }
 		p := apply(ctx, namespace(ctx, "ceiling"), strings.Replace(small("capped", 1, 1, "  dataPolicy: Store\n  index: "+index),
-			"memory: 64Mi", "memory: 16Mi, capacity: {fillPercent: 70, maxReplicas: 1}", 1))
+			"lend: 64Mi", "lend: 16Mi, capacity: {fillPercent: 70, maxReplicas: 1}", 1))
 		p.ready(ctx)
 		before := append(p.memoryNodes(ctx), p.shards(ctx)...)
 		through := p.target(ctx).Connect(0)

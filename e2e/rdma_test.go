@@ -43,7 +43,7 @@ func overRDMA(name string, memoryNodes int, protocol, resource, network string) 
 	if network != "" {
 		plugin += ", network: " + network
 	}
-	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeout: 20s\n  index: {protocol: "+protocol+"}"), "{transport: TCP}",
+	return strings.Replace(small(name, memoryNodes, 2, "  dataPolicy: Store\n  failureTimeoutMilliseconds: 20000\n  index: {protocol: "+protocol+"}"), "{transport: TCP}",
 		"{transport: RoCEv2, attachment: {type: SharedDevicePlugin, sharedDevicePlugin: {"+plugin+"}}}", 1)
 }
 

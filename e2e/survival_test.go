@@ -40,7 +40,7 @@ func (p pool) whole(ctx context.Context, target workload.Target, keys uint32) {
 // onWorker is a manifest whose memory nodes and compute shards are bound to workers of their own.
 func onWorker(manifest, memory, shards string) string {
 	selector := func(worker string) string { return ", pod: {nodeSelector: {kubernetes.io/hostname: " + worker + "}}}" }
-	manifest = strings.Replace(manifest, "memory: 64Mi}", "memory: 64Mi"+selector(memory), 1)
+	manifest = strings.Replace(manifest, "lend: 64Mi}", "lend: 64Mi"+selector(memory), 1)
 	return strings.Replace(manifest, "{name: shards, replicas: 2}", "{name: shards, replicas: 2"+selector(shards), 1)
 }
 
@@ -164,7 +164,7 @@ var _ = Describe("A Kubernetes node that cannot be reached for seven minutes", L
 		p.ready(ctx)
 		target := p.target(ctx)
 		load(ctx, target, keys)
-		roaming := apply(ctx, p.namespace, strings.Replace(small("roaming", 1, 2, ""), "memory: 64Mi}", "memory: 64Mi, pod: {nodeSelector: {kubernetes.io/hostname: "+stays+"}}}", 1))
+		roaming := apply(ctx, p.namespace, strings.Replace(small("roaming", 1, 2, ""), "lend: 64Mi}", "lend: 64Mi, pod: {nodeSelector: {kubernetes.io/hostname: "+stays+"}}}", 1))
 		roaming.ready(ctx)
 		Expect(roaming.shards(ctx)).To(ContainElement(HaveField("Spec.NodeName", away)), "a shard on each worker")
 		before := map[string]corev1.Pod{}

@@ -68,9 +68,9 @@ const (
 // KVPoolSpec says what the pool should be. What shapes remote memory is fixed at creation.
 // +kubebuilder:validation:XValidation:rule="!has(self.version) || !has(self.image)",message="spec.version and spec.image both name the image of the data plane: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.memory.pools.all(m, !self.compute.pools.exists(c, c.name == m.name))",message="a memory pool and a compute pool have the same name: give each its own, their objects are named after them"
-// +kubebuilder:validation:XValidation:rule="has(self.failureTimeout) == has(oldSelf.failureTimeout) && (!has(self.failureTimeout) || self.failureTimeout == oldSelf.failureTimeout)",message="spec.failureTimeout is fixed at creation: memory nodes read it when they start; create a new pool to change it"
-// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'TCP' || self.failureTimeout >= duration('500ms')",message="spec.failureTimeout is shorter than TCP takes to send again what was lost (200ms, and 400ms the next time): a slow client would pass for a dead one; set at least 500ms, or leave it out for 2s"
-// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeout) || self.network.transport != 'RoCEv2' || self.failureTimeout >= duration('20ms')",message="spec.failureTimeout is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20ms, or leave it out for 100ms"
+// +kubebuilder:validation:XValidation:rule="has(self.failureTimeoutMilliseconds) == has(oldSelf.failureTimeoutMilliseconds) && (!has(self.failureTimeoutMilliseconds) || self.failureTimeoutMilliseconds == oldSelf.failureTimeoutMilliseconds)",message="spec.failureTimeoutMilliseconds is fixed at creation: memory nodes read it when they start; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeoutMilliseconds) || self.network.transport != 'TCP' || self.failureTimeoutMilliseconds >= 500",message="spec.failureTimeoutMilliseconds is shorter than TCP takes to send again what was lost (200 ms, and 400 ms the next time): a slow client would pass for a dead one; set at least 500, or leave it out for 2000"
+// +kubebuilder:validation:XValidation:rule="!has(self.failureTimeoutMilliseconds) || self.network.transport != 'RoCEv2' || self.failureTimeoutMilliseconds >= 20",message="spec.failureTimeoutMilliseconds is shorter than queue pairs take to send again what was lost: a slow client would pass for a dead one; set at least 20, or leave it out for 100"
 // +kubebuilder:validation:XValidation:rule="(has(self.locks) ? self.locks.placement : 'HostMemory') == (has(oldSelf.locks) ? oldSelf.locks.placement : 'HostMemory')",message="spec.locks is fixed at creation: memory nodes read it when they start; create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.locks) || self.locks.placement == 'HostMemory' || self.network.transport == 'RoCEv2' && self.index.protocol == 'RCuckoo'",message="spec.locks asks for locks in the memory of RDMA NICs, which only RCuckoo with transport RoCEv2 has: set HostMemory, or leave spec.locks out"
 // +kubebuilder:validation:XValidation:rule="!has(self.compute) || self.compute.pools.map(c, c.replicas == 0 ? 0 : c.workers * (c.replicas + 1)).sum() <= (has(self.limits) && has(self.limits.maxSessions) ? self.limits.maxSessions : 256)",message="compute pools need more sessions than memory nodes have: each worker of each compute shard holds one at every memory node, and a rollout runs one shard more of each pool; the sum of workers * (replicas + 1) is at most spec.limits.maxSessions, which is 256 if left out"
@@ -160,16 +160,14 @@ type KVPoolSpec struct {
 	// +optional
 	Limits *LimitsSpec `json:"limits,omitempty"`
 
-	// FailureTimeout is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left: a duration
-	// such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long. Set more than 100ms
+	// FailureTimeoutMilliseconds is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left; if
+	// left out, 2000 on TCP and 100 on RoCEv2. At least 500 on TCP, whose own retries take that long, and 20 on RoCEv2. Set more than 100
 	// where pods with an RDMA device share processors, or the device is SoftRoCE: a client that is delayed for longer while it holds a lock is
 	// fenced, and opens a new session.
 	// +optional
-	// +kubebuilder:validation:Format=duration
-	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m))+$`
-	// +kubebuilder:validation:XValidation:rule="self >= duration('10ms') && self <= duration('60s')",message="failureTimeout is from 10ms to 60s"
-	FailureTimeout string `json:"failureTimeout,omitempty"`
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=60000
+	FailureTimeoutMilliseconds int32 `json:"failureTimeoutMilliseconds,omitempty"`
 }
 
 // IndexSpec is a union by protocol.
@@ -391,19 +389,20 @@ const (
 )
 
 // MemoryPool is a number of memory nodes that are alike.
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.memory)).asInteger() == quantity(string(oldSelf.memory)).asInteger()",message="memory is fixed at creation: it shapes the tables; create a new pool to change it"
-// +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="memory is from 16Mi to 64Ti for each memory node"
-// +kubebuilder:validation:XValidation:rule="[quantity(string(self.memory))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="memory must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
-// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '2Mi' || quantity(string(self.memory)).asInteger() % 2097152 == 0",message="memory must be a multiple of the huge page, 2Mi"
-// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '1Gi' || quantity(string(self.memory)).asInteger() % 1073741824 == 0",message="memory must be a multiple of the huge page, 1Gi"
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.lend)).asInteger() == quantity(string(oldSelf.lend)).asInteger()",message="lend is fixed at creation: it shapes the tables; create a new pool to change it"
+// +kubebuilder:validation:XValidation:rule="[quantity(string(self.lend))].all(q, q.compareTo(quantity('16Mi')) >= 0 && q.compareTo(quantity('64Ti')) <= 0)",message="lend is from 16Mi to 64Ti for each memory node"
+// +kubebuilder:validation:XValidation:rule="[quantity(string(self.lend))].all(q, q.isInteger() && q.asInteger() % 4096 == 0)",message="lend must be a multiple of the page size, 4Ki: write a whole number such as 256Mi or 8Gi"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '2Mi' || quantity(string(self.lend)).asInteger() % 2097152 == 0",message="lend must be a multiple of the huge page, 2Mi"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || self.hugePages != '1Gi' || quantity(string(self.lend)).asInteger() % 1073741824 == 0",message="lend must be a multiple of the huge page, 1Gi"
 // +kubebuilder:validation:XValidation:rule="has(self.hugePages) == has(oldSelf.hugePages) && (!has(self.hugePages) || self.hugePages == oldSelf.hugePages)",message="hugePages is fixed at creation: create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="has(self.numaAlignment) == has(oldSelf.numaAlignment) && (!has(self.numaAlignment) || self.numaAlignment == oldSelf.numaAlignment)",message="numaAlignment is fixed at creation: create a new pool to change it"
 // +kubebuilder:validation:XValidation:rule="!has(self.numaAlignment) || self.numaAlignment != 'SingleNUMANode' || (has(self.resources) && has(self.resources.limits) && 'cpu' in self.resources.limits && quantity(string(self.resources.limits['cpu'])).isInteger())",message="numaAlignment SingleNUMANode needs resources.limits.cpu, a whole number: the kubelet aligns only pods that have processors of their own"
 type MemoryPool struct {
-	// Name of the pool, unique among memory and compute pools.
+	// Name of the pool, unique among memory and compute pools. It has no '-': objects are named after the KVPool and this name with a '-' in between, and those of two KVPools must differ.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="!self.contains('-')",message="a memory pool's name has no '-': entry b-c of pool a and entry c of pool a-b would have objects of the same names; write it as one word"
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
@@ -426,11 +425,12 @@ type MemoryPool struct {
 	// +kubebuilder:validation:Maximum=64
 	Workers int32 `json:"workers,omitempty"`
 
-	// Memory that each node lends; its pod gets Resources on top.
+	// Lend is the memory that each memory node lends to the pool: its table, and the blocks that keys and values lie in. Its pod requests more: what the
+	// process itself needs, from Resources, comes on top, and status.requests of each MemoryNode says the sum.
 	// +required
-	Memory resource.Quantity `json:"memory"`
+	Lend resource.Quantity `json:"lend"`
 
-	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
+	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Lend is a multiple of their size. Where it is left
 	// out, the kernel makes huge pages by itself as far as it can.
 	// +optional
 	HugePages HugePages `json:"hugePages,omitempty"`
@@ -499,10 +499,11 @@ type ComputeSpec struct {
 
 // ComputePool is a number of compute shards that are alike.
 type ComputePool struct {
-	// Name of the pool, unique among memory and compute pools.
+	// Name of the pool, unique among memory and compute pools. It has no '-': objects are named after the KVPool and this name with a '-' in between, and those of two KVPools must differ.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="!self.contains('-')",message="a compute pool's name has no '-': entry b-c of pool a and entry c of pool a-b would have objects of the same names; write it as one word"
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 

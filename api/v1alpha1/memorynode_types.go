@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -15,7 +16,8 @@ import (
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.poolName`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
-// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.memory`
+// +kubebuilder:printcolumn:name="Lends",type=string,JSONPath=`.spec.lend`
+// +kubebuilder:printcolumn:name="Requests",type=string,JSONPath=`.status.requests.memory`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Lost",type=string,JSONPath=`.status.conditions[?(@.type=="DataLost")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -41,7 +43,7 @@ type MemoryNodeList struct {
 }
 
 // MemoryNodeSpec is the operator's. Image and template are frozen here, so that an operator upgrade makes no other pod. An upgrade of the pool changes the image.
-// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.memoryPool == oldSelf.memoryPool && self.ordinal == oldSelf.ordinal && self.memory == oldSelf.memory && self.templateVersion == oldSelf.templateVersion",message="a MemoryNode's spec is the operator's and only its image ever changes: edit the KVPool"
+// +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.memoryPool == oldSelf.memoryPool && self.ordinal == oldSelf.ordinal && self.lend == oldSelf.lend && self.templateVersion == oldSelf.templateVersion",message="a MemoryNode's spec is the operator's and only its image ever changes: edit the KVPool"
 type MemoryNodeSpec struct {
 	// PoolName of the KVPool.
 	// +required
@@ -61,9 +63,9 @@ type MemoryNodeSpec struct {
 	// +kubebuilder:validation:Maximum=255
 	Ordinal int32 `json:"ordinal"`
 
-	// Memory that the node lends.
+	// Lend is the memory that the memory node lends.
 	// +required
-	Memory resource.Quantity `json:"memory"`
+	Lend resource.Quantity `json:"lend"`
 
 	// TemplateVersion of the renderer that makes the pod.
 	// +required
@@ -127,6 +129,11 @@ type MemoryNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName,omitempty"`
+
+	// Requests of the memory node's pod, all its containers together, as the scheduler counts them: memory is what the node lends and what its process
+	// needs. Memory in huge pages is under their own name, such as hugepages-2Mi. Empty while there is no pod.
+	// +optional
+	Requests corev1.ResourceList `json:"requests,omitempty"`
 
 	// LockRegion that the node granted.
 	// +optional

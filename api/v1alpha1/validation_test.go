@@ -108,7 +108,7 @@ kind: KVPool
 metadata: {name: cache, namespace: shop}
 spec:
   memory:
-    pools: [{name: memory, replicas: 2, memory: 256Mi}]
+    pools: [{name: memory, replicas: 2, lend: 256Mi}]
   compute:
     pools: [{name: shards, replicas: 2}]
   network: {transport: TCP}
@@ -139,7 +139,7 @@ const minimalNode = `
 apiVersion: farpool.dev/v1alpha1
 kind: MemoryNode
 metadata: {name: cache-memory-0, namespace: shop}
-spec: {poolName: cache, memoryPool: memory, ordinal: 0, memory: 256Mi, templateVersion: 1, image: "farpool/dataplane:dev"}
+spec: {poolName: cache, memoryPool: memory, ordinal: 0, lend: 256Mi, templateVersion: 1, image: "farpool/dataplane:dev"}
 `
 
 const minimalLease = `
@@ -260,7 +260,7 @@ func validationCases() []validationCase {
 	pools := func(kind string, count int) string {
 		var list []string
 		for i := range count {
-			list = append(list, "{name: "+kind+strconv.Itoa(i)+", replicas: 1, memory: 16Mi}")
+			list = append(list, "{name: "+kind+strconv.Itoa(i)+", replicas: 1, lend: 16Mi}")
 		}
 		return "spec.memory.pools=[" + strings.Join(list, ",") + "]"
 	}
@@ -317,8 +317,8 @@ func validationCases() []validationCase {
 		{name: "pool: sidecars over RDMA", base: minimalPool, edits: []string{anyRoce, "spec.sidecars={namespaces: [{name: shop}]}"}, refused: "spec.sidecars is for pools with transport TCP"},
 		{name: "pool: more workers, none of which runs", base: minimalPool, edits: []string{"spec.compute={pools: [{name: shards, replicas: 0, workers: 64}]}", "spec.limits={maxSessions: 1}"}},
 		{name: "pool: six memory pools", base: minimalPool, edits: []string{pools("m", 6)}},
-		{name: "pool: smallest memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=16Mi"}},
-		{name: "pool: memory as a number", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=268435456"}},
+		{name: "pool: smallest memory", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=16Mi"}},
+		{name: "pool: memory as a number", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=268435456"}},
 		{name: "pool: protocol alone", base: minimalPool, edits: []string{"spec.index={protocol: RCuckoo}"}},
 		{name: "pool: part of the geometry", base: minimalPool, edits: []string{"spec.index={rcuckoo: {entryBytes: 32}}"}},
 
@@ -357,8 +357,8 @@ func validationCases() []validationCase {
 		{name: "pool: another attachment", base: minimalPool, before: []string{anyRoce}, edits: []string{roce("{type: DRA, dra: {resourceClaimTemplateName: two-nics}}")}, refused: "spec.network.attachment is fixed at creation"},
 		{name: "pool: attachment unchanged", base: minimalPool, before: []string{anyRoce}, edits: []string{anyRoce}},
 		{name: "pool: traffic class set later", base: minimalPool, before: []string{anyRoce}, edits: []string{anyRoce, "spec.network.trafficClass=8"}, refused: "spec.network.trafficClass is fixed at creation"},
-		{name: "pool: RDMA with a short failure timeout", base: minimalPool, edits: []string{anyRoce, "spec.failureTimeout=100ms"}},
-		{name: "pool: RDMA with a failure timeout below the device's", base: minimalPool, edits: []string{anyRoce, "spec.failureTimeout=19ms"}, refused: "set at least 20ms"},
+		{name: "pool: RDMA with a short failure timeout", base: minimalPool, edits: []string{anyRoce, "spec.failureTimeoutMilliseconds=100"}},
+		{name: "pool: RDMA with a failure timeout below the device's", base: minimalPool, edits: []string{anyRoce, "spec.failureTimeoutMilliseconds=19"}, refused: "set at least 20"},
 		{name: "pool: locks in host memory", base: minimalPool, edits: []string{"spec.locks={placement: HostMemory}"}},
 		{name: "pool: locks in a NIC", base: minimalPool, edits: []string{anyRoce, "spec.locks={placement: DeviceMemoryPreferred}"}},
 		{name: "pool: locks in a NIC alone", base: minimalPool, edits: []string{anyRoce, "spec.locks={placement: DeviceMemoryRequired}"}},
@@ -369,9 +369,9 @@ func validationCases() []validationCase {
 		{name: "pool: locks moved", base: minimalPool, before: []string{anyRoce}, edits: []string{anyRoce, "spec.locks={placement: DeviceMemoryPreferred}"}, refused: "spec.locks is fixed at creation"},
 		{name: "pool: locks elsewhere", base: minimalPool, edits: []string{"spec.locks={placement: Disk}"}, refused: "unknown placement"},
 		{name: "pool: huge pages", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=2Mi"}},
-		{name: "pool: large huge pages", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=1Gi", "spec.memory.pools.0.memory=4Gi"}},
+		{name: "pool: large huge pages", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=1Gi", "spec.memory.pools.0.lend=4Gi"}},
 		{name: "pool: huge pages of no size", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=4Mi"}, refused: `supported values: "2Mi", "1Gi"`},
-		{name: "pool: part of a huge page", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=2Mi", "spec.memory.pools.0.memory=17Mi"}, refused: "multiple of the huge page, 2Mi"},
+		{name: "pool: part of a huge page", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=2Mi", "spec.memory.pools.0.lend=17Mi"}, refused: "multiple of the huge page, 2Mi"},
 		{name: "pool: part of a large huge page", base: minimalPool, edits: []string{"spec.memory.pools.0.hugePages=1Gi"}, refused: "multiple of the huge page, 1Gi"},
 		{name: "pool: huge pages later", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.hugePages=2Mi"}, refused: "hugePages is fixed at creation"},
 		{name: "pool: one NUMA node", base: minimalPool, edits: []string{"spec.memory.pools.0.numaAlignment=SingleNUMANode", "spec.memory.pools.0.resources={limits: {cpu: 2}}"}},
@@ -426,17 +426,17 @@ func validationCases() []validationCase {
 		{name: "pool: rowsPerLock", base: minimalPool, edits: []string{"spec.index={rcuckoo: {rowsPerLock: 12}}"}, refused: "rowsPerLock is a power of two"},
 		{name: "pool: one entry in a row", base: minimalPool, edits: []string{"spec.index={rcuckoo: {entriesPerRow: 1}}"}, refused: "greater than or equal to 2"},
 		{name: "pool: table takes all", base: minimalPool, edits: []string{"spec.index={rcuckoo: {tablePercent: 100}}"}, refused: "less than or equal to 90"},
-		{name: "pool: too little memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=15Mi"}, refused: "memory is from 16Mi to 64Ti"},
-		{name: "pool: too much memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=65Ti"}, refused: "memory is from 16Mi to 64Ti"},
-		{name: "pool: absurd memory", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=9000E"}, refused: "memory is from 16Mi to 64Ti"},
-		{name: "pool: no multiple of a page", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=\"100000001\""}, refused: "multiple of the page size, 4Ki"},
-		{name: "pool: a number of bytes that is no multiple of a page", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=100000001"}, refused: "multiple of the page size, 4Ki"},
-		{name: "pool: memory is no quantity", base: minimalPool, edits: []string{"spec.memory.pools.0.memory=lots"}, refused: "spec.memory.pools[0].memory"},
+		{name: "pool: too little memory", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=15Mi"}, refused: "lend is from 16Mi to 64Ti"},
+		{name: "pool: too much memory", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=65Ti"}, refused: "lend is from 16Mi to 64Ti"},
+		{name: "pool: absurd memory", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=9000E"}, refused: "lend is from 16Mi to 64Ti"},
+		{name: "pool: no multiple of a page", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=\"100000001\""}, refused: "multiple of the page size, 4Ki"},
+		{name: "pool: a number of bytes that is no multiple of a page", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=100000001"}, refused: "multiple of the page size, 4Ki"},
+		{name: "pool: memory is no quantity", base: minimalPool, edits: []string{"spec.memory.pools.0.lend=lots"}, refused: "spec.memory.pools[0].lend"},
 		{name: "pool: no memory nodes", base: minimalPool, edits: []string{"spec.memory.pools.0.replicas=0"}, refused: "greater than or equal to 1"},
 		{name: "pool: no memory pools", base: minimalPool, edits: []string{"spec.memory.pools=[]"}, refused: "spec.memory.pools"},
 		{name: "pool: seven memory pools", base: minimalPool, edits: []string{pools("m", 7)}, refused: "Too many"},
 		{name: "pool: too many memory nodes", base: minimalPool, edits: []string{
-			"spec.memory.pools=[{name: a, replicas: 200, memory: 16Mi}, {name: b, replicas: 57, memory: 16Mi}]"}, refused: "at most 256 memory nodes"},
+			"spec.memory.pools=[{name: a, replicas: 200, lend: 16Mi}, {name: b, replicas: 57, lend: 16Mi}]"}, refused: "at most 256 memory nodes"},
 		{name: "pool: two pools of one name", base: minimalPool, edits: []string{"spec.compute.pools.0.name=memory"}, refused: "have the same name"},
 		{name: "pool: bad member name", base: minimalPool, edits: []string{"spec.compute.pools.0.name=Shards"}, refused: "spec.compute.pools[0].name"},
 		{name: "pool: long name", base: minimalPool, edits: []string{"metadata.name=" + strings.Repeat("a", 33)}, refused: "at most 32 lower-case letters"},
@@ -492,8 +492,8 @@ func validationCases() []validationCase {
 		{name: "pool: no key", base: minimalPool, edits: []string{"spec.security={password: Secret, passwordSecret: {name: mine, key: ../other}}"}, refused: "passwordSecret.key"},
 		{name: "pool: the operator's own Secret", base: minimalPool, edits: []string{"spec.security={password: Secret, passwordSecret: {name: cache-password}}"}, refused: "keep your own under another name"},
 		{name: "pool: node selector changed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.pod.nodeSelector={a: b}"}},
-		{name: "pool: same memory in other words", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=262144Ki"}},
-		{name: "pool: memory grown", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
+		{name: "pool: same memory in other words", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.lend=262144Ki"}},
+		{name: "pool: memory grown", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.lend=512Mi"}, refused: "lend is fixed at creation"},
 		{name: "pool: memory scaled", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=3"}},
 		{name: "pool: memory of RACE scaled", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.replicas=3"}},
 		{name: "pool: workers of memory nodes", base: minimalPool, edits: []string{"spec.memory.pools.0.workers=64"}},
@@ -501,10 +501,13 @@ func validationCases() []validationCase {
 		{name: "pool: too many workers of memory nodes", base: minimalPool, edits: []string{"spec.memory.pools.0.workers=65"}, refused: "less than or equal to 64"},
 		{name: "pool: memory scaled to nothing", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=0"}, refused: "greater than or equal to 1"},
 		{name: "pool: memory scaled too far", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.replicas=257"}, refused: "less than or equal to 256"},
-		{name: "pool: memory of RACE grown", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.memory=512Mi"}, refused: "memory is fixed at creation"},
+		{name: "pool: memory of RACE grown", base: minimalPool, before: []string{race}, edits: []string{race, "spec.memory.pools.0.lend=512Mi"}, refused: "lend is fixed at creation"},
 		{name: "pool: approval of resizes", base: minimalPool, before: []string{race}, edits: []string{race, "spec.resize={approval: Required}"}},
 		{name: "pool: approval beforehand", base: minimalPool, edits: []string{race, "spec.resize={approval: Approved}"}, refused: `supported values: "Automatic", "Required"`},
-		{name: "pool: memory pool added", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: memory, replicas: 2, memory: 256Mi}, {name: more, replicas: 1, memory: 256Mi}]"}, refused: "memory pools are fixed at creation"},
+		{name: "pool: memory pool added", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: memory, replicas: 2, lend: 256Mi}, {name: more, replicas: 1, lend: 256Mi}]"}, refused: "memory pools are fixed at creation"},
+		{name: "pool: memory pool with two words", base: minimalPool, edits: []string{"spec.memory.pools.0.name=east-a"}, refused: "a memory pool's name has no '-'"},
+		{name: "pool: compute pool with two words", base: minimalPool, edits: []string{"spec.compute.pools.0.name=east-a"}, refused: "a compute pool's name has no '-'"},
+		{name: "pool: memory pool with a capital", base: minimalPool, edits: []string{"spec.memory.pools.0.name=East"}, refused: "spec.memory.pools[0].name"},
 		{name: "pool: memory pool renamed", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools.0.name=other"}, refused: "memory pools are fixed at creation"},
 		{name: "pool: index changed", base: minimalPool, before: unchanged, edits: []string{"spec.index={rcuckoo: {entryBytes: 32}}"}, refused: "spec.index is fixed at creation"},
 		{name: "pool: index spelt out", base: minimalPool, before: unchanged, edits: []string{"spec.index={protocol: RCuckoo, rcuckoo: {entryBytes: 16, entriesPerRow: 8}}"}},
@@ -523,20 +526,17 @@ func validationCases() []validationCase {
 		{name: "pool: a pull secret twice", base: minimalPool, edits: []string{"spec.imagePullSecrets=[one, one]"}, refused: "Duplicate value"},
 		{name: "pool: a pull secret with another name", base: minimalPool, edits: []string{"spec.imagePullSecrets=[One]"}, refused: "the name of an object has lower-case letters"},
 		{name: "pool: epoch moves on", base: minimalPool, before: []string{"status.shardMap={name: a, epoch: 3}"}, edits: []string{"status.shardMap={name: a, epoch: 4}"}},
-		{name: "pool: failure timeout", base: minimalPool, edits: []string{"spec.failureTimeout=500ms"}},
-		{name: "pool: failure timeout of a minute", base: minimalPool, edits: []string{"spec.failureTimeout=60s"}},
-		{name: "pool: failure timeout with a fraction", base: minimalPool, edits: []string{"spec.failureTimeout=1.5s"}},
-		{name: "pool: failure timeout shorter than TCP's retries", base: minimalPool, edits: []string{"spec.failureTimeout=499ms"}, refused: "set at least 500ms, or leave it out for 2s"},
-		{name: "pool: failure timeout of nothing", base: minimalPool, edits: []string{"spec.failureTimeout=0s"}, refused: "failureTimeout is from 10ms to 60s"},
-		{name: "pool: failure timeout of an hour", base: minimalPool, edits: []string{"spec.failureTimeout=60m"}, refused: "failureTimeout is from 10ms to 60s"},
-		{name: "pool: negative failure timeout", base: minimalPool, edits: []string{"spec.failureTimeout=-2s"}, refused: "spec.failureTimeout"},
-		{name: "pool: failure timeout without a unit", base: minimalPool, edits: []string{"spec.failureTimeout='2'"}, refused: "spec.failureTimeout"},
-		{name: "pool: failure timeout in words", base: minimalPool, edits: []string{"spec.failureTimeout=2 seconds"}, refused: "spec.failureTimeout"},
-		{name: "pool: failure timeout in other words", base: minimalPool, before: []string{"spec.failureTimeout=2s"}, edits: []string{"spec.failureTimeout=2000ms"}},
-		{name: "pool: failure timeout changed", base: minimalPool, before: []string{"spec.failureTimeout=2s"}, edits: []string{"spec.failureTimeout=3s"}, refused: "spec.failureTimeout is fixed at creation"},
+		{name: "pool: failure timeout", base: minimalPool, edits: []string{"spec.failureTimeoutMilliseconds=500"}},
+		{name: "pool: failure timeout of a minute", base: minimalPool, edits: []string{"spec.failureTimeoutMilliseconds=60000"}},
+		{name: "pool: failure timeout shorter than TCP's retries", base: minimalPool, edits: []string{"spec.failureTimeoutMilliseconds=499"}, refused: "set at least 500, or leave it out for 2000"},
+		{name: "pool: failure timeout of nothing", base: minimalPool, edits: []string{"spec.failureTimeoutMilliseconds=0"}, refused: "greater than or equal to 10"},
+		{name: "pool: failure timeout of an hour", base: minimalPool, edits: []string{"spec.failureTimeoutMilliseconds=3600000"}, refused: "less than or equal to 60000"},
+		{name: "pool: failure timeout with a unit", base: minimalPool, edits: []string{"spec.failureTimeoutMilliseconds=2s"}, refused: "spec.failureTimeoutMilliseconds"},
+		{name: "pool: failure timeout kept", base: minimalPool, before: []string{"spec.failureTimeoutMilliseconds=2000"}, edits: []string{"spec.failureTimeoutMilliseconds=2000"}},
+		{name: "pool: failure timeout changed", base: minimalPool, before: []string{"spec.failureTimeoutMilliseconds=2000"}, edits: []string{"spec.failureTimeoutMilliseconds=3000"}, refused: "spec.failureTimeoutMilliseconds is fixed at creation"},
 		{name: "pool: shared memory set later", base: minimalPool, before: unchanged, edits: []string{"spec.network.sharedMemory={hostPath: /run/farpool}"}, refused: "spec.network.sharedMemory is fixed at creation"},
 		{name: "pool: shared memory moved", base: minimalPool, before: []string{"spec.network.sharedMemory={hostPath: /run/farpool}"}, edits: []string{"spec.network.sharedMemory={hostPath: /run/other}"}, refused: "spec.network.sharedMemory is fixed at creation"},
-		{name: "pool: failure timeout set later", base: minimalPool, before: unchanged, edits: []string{"spec.failureTimeout=3s"}, refused: "spec.failureTimeout is fixed at creation"},
+		{name: "pool: failure timeout set later", base: minimalPool, before: unchanged, edits: []string{"spec.failureTimeoutMilliseconds=3000"}, refused: "spec.failureTimeoutMilliseconds is fixed at creation"},
 		{name: "pool: process of nobody", base: minimalPool, edits: []string{"status.processes=[{process: '1', name: a, podUID: b}]"}, refused: "status.processes"},
 		{name: "pool: epoch goes back", base: minimalPool, before: []string{"status.shardMap={name: a, epoch: 3}"}, edits: []string{"status.shardMap={name: a, epoch: 2}"}, refused: "epochs never go back"},
 

@@ -68,8 +68,8 @@ func (r *release) metadata(text []byte, changes string) ([]byte, error) {
 	}
 	chart["version"], chart["appVersion"] = r.version, r.version
 	images, err := yaml.Marshal([]map[string]any{
-		{"name": "operator", "image": "farpool/operator:" + r.version, "platforms": []string{"linux/amd64", "linux/arm64"}},
-		{"name": "dataplane", "image": "farpool/dataplane:" + r.version, "platforms": []string{"linux/amd64"}},
+		{"name": "operator", "image": namespace + "operator:" + r.version, "platforms": []string{"linux/amd64", "linux/arm64"}},
+		{"name": "dataplane", "image": namespace + "dataplane:" + r.version, "platforms": []string{"linux/amd64"}},
 	})
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -22,12 +23,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-const titleLabel = "org.opencontainers.image.title"
+const (
+	titleLabel   = "org.opencontainers.image.title"
+	versionLabel = "org.opencontainers.image.version"
+	// namespace begins the names of images that are in no registry yet.
+	namespace = "farpool/"
+)
+
+// architectures of what is no C++.
+var architectures = []string{"amd64", "arm64"}
 
 // operator writes the operator's image: one static binary, as in the Dockerfile.
 func (r *release) operator(ctx context.Context) error {
 	var images []v1.Image
-	for _, arch := range []string{"amd64", "arm64"} {
+	for _, arch := range architectures {
 		work, err := os.MkdirTemp("", "release-")
 		if err != nil {
 			return err
@@ -42,7 +51,7 @@ func (r *release) operator(ctx context.Context) error {
 				return err
 			}
 		}
-		image, err := r.imageOf(arch, binary)
+		image, err := r.operatorImage(arch, binary)
 		if err != nil {
 			return fmt.Errorf("make the operator's image for %s: %w", arch, err)
 		}
@@ -51,20 +60,35 @@ func (r *release) operator(ctx context.Context) error {
 	return r.archive("operator", images...)
 }
 
-// imageOf is an image of one file, which it runs.
-func (r *release) imageOf(arch, binary string) (v1.Image, error) {
+// operatorImage is an image of the operator's binary, which it runs.
+func (r *release) operatorImage(arch, binary string) (v1.Image, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, err
 	}
 	name := filepath.Base(binary)
+	config := v1.Config{User: "65532:65532", Entrypoint: []string{"/" + name}, Labels: map[string]string{titleLabel: namespace + "operator", versionLabel: r.version}}
+	return imageOf(arch, r.created, config, entry{name, 0o755, content})
+}
+
+// entry is a file of an image.
+type entry struct {
+	name    string
+	mode    int64
+	content []byte
+}
+
+// imageOf is an image of one layer with some files, for Linux.
+func imageOf(arch string, created time.Time, configured v1.Config, entries ...entry) (v1.Image, error) {
 	var files bytes.Buffer
 	writer := tar.NewWriter(&files)
-	if err := writer.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), ModTime: r.created}); err != nil {
-		return nil, err
-	}
-	if _, err := writer.Write(content); err != nil {
-		return nil, err
+	for _, e := range entries {
+		if err := writer.WriteHeader(&tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.content)), ModTime: created}); err != nil {
+			return nil, err
+		}
+		if _, err := writer.Write(e.content); err != nil {
+			return nil, err
+		}
 	}
 	if err := writer.Close(); err != nil {
 		return nil, err
@@ -82,8 +106,7 @@ func (r *release) imageOf(arch, binary string) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: r.created}
-	config.Config = v1.Config{User: "65532:65532", Entrypoint: []string{"/" + name}, Labels: map[string]string{titleLabel: "farpool/operator", "org.opencontainers.image.version": r.version}}
+	config.OS, config.Architecture, config.Created, config.Config = "linux", arch, v1.Time{Time: created}, configured
 	return mutate.ConfigFile(image, config)
 }
 
@@ -99,16 +122,33 @@ func (r *release) dataPlane() error {
 	return r.archive("dataplane", image)
 }
 
-// archive writes images of several platforms as an OCI layout in a tar file.
-func (r *release) archive(name string, images ...v1.Image) error {
+// indexOf is an index of images of several platforms.
+func indexOf(images ...v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
 		config, err := image.ConfigFile()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture}}})
 	}
+	return index, nil
+}
+
+// archive writes images of several platforms as an OCI layout in a tar file, and notes the digest of their index.
+func (r *release) archive(name string, images ...v1.Image) error {
+	index, err := indexOf(images...)
+	if err != nil {
+		return err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	if r.digests == nil {
+		r.digests = map[string]string{}
+	}
+	r.digests[name] = digest.String()
 	work, err := os.MkdirTemp("", "release-")
 	if err != nil {
 		return err

@@ -32,7 +32,8 @@ const (
 type release struct {
 	out, version, dataplane, packages, key string
 	created                                time.Time
-	signer                                 crypto.Signer // nil: nobody signs
+	signer                                 crypto.Signer     // nil: nobody signs
+	digests                                map[string]string // of the indexes of images, by name
 }
 
 // platforms of kubectl-farpool.
@@ -88,6 +89,7 @@ func (r *release) write(ctx context.Context, changes string) error {
 		func() error { return r.dataPlane() },
 		func() error { return r.plugins(ctx) },
 		func() error { return r.chart(changes) },
+		func() error { return r.bundle(ctx) },
 		func() error { return os.WriteFile(filepath.Join(r.out, notes), []byte(r.notes(changes)), 0o644) },
 		r.sum,
 		r.sign,
@@ -150,13 +152,13 @@ func (r *release) notes(changes string) string {
     helm install farpool charts/farpool-%s.tgz -n farpool-system --create-namespace \
       --set image.repository=registry.example/farpool/operator --set dataPlane.image.repository=registry.example/farpool/dataplane
 
-The operator's image is for amd64 and arm64, the data plane's for amd64.
+The operator's image is for amd64 and arm64, the data plane's for amd64. By the Operator Lifecycle Manager instead: bundle/, and %s, which it does not install.
 
 ## Check
 
     sha256sum -c %s
     openssl dgst -sha256 -verify PUBLIC-KEY.pem -signature %s %s    # where it is signed
-`, r.version, changes, r.version, sums, signature, sums)
+`, r.version, changes, r.version, besideOLM, sums, signature, sums)
 }
 
 // files are the paths of all files of a release, sorted, without sums and signature.

@@ -54,14 +54,9 @@ func (p *push) run(ctx context.Context) error {
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
 	for _, archive := range images {
-		reference, err := p.reference(strings.TrimSuffix(filepath.Base(archive), ".tar"), version)
-		if err != nil {
+		if err := p.image(archive, version, options); err != nil {
 			return err
 		}
-		if err := pushImage(archive, reference, options); err != nil {
-			return fmt.Errorf("push %s: %w", reference, err)
-		}
-		fmt.Printf("release: pushed %s\n", reference)
 	}
 	reference, err := p.reference("charts/farpool", version)
 	if err != nil {
@@ -106,7 +101,13 @@ func check(directory string) error {
 	return nil
 }
 
-func pushImage(archive string, reference name.Reference, options []remote.Option) error {
+// image publishes the image in an archive. The files of a bundle name the other images, which have a registry only now.
+func (p *push) image(archive, version string, options []remote.Option) error {
+	name := strings.TrimSuffix(filepath.Base(archive), ".tar")
+	reference, err := p.reference(name, version)
+	if err != nil {
+		return err
+	}
 	work, err := os.MkdirTemp("", "release-")
 	if err != nil {
 		return err
@@ -116,10 +117,43 @@ func pushImage(archive string, reference name.Reference, options []remote.Option
 		return err
 	}
 	index, err := layout.ImageIndexFromPath(work)
-	if err != nil {
-		return err
+	if err == nil && name == bundleDirectory {
+		index, err = p.bundle(index, version)
 	}
-	return remote.WriteIndex(reference, index, options...)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", archive, err)
+	}
+	if err := remote.WriteIndex(reference, index, options...); err != nil {
+		return fmt.Errorf("push %s: %w", reference, err)
+	}
+	fmt.Printf("release: pushed %s\n", reference)
+	return nil
+}
+
+// bundle returns the bundle's images with the registry's name in the references to the others. The time is that of the images in the release.
+func (p *push) bundle(index v1.ImageIndex, version string) (v1.ImageIndex, error) {
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	if len(manifest.Manifests) == 0 {
+		return nil, errNoRelease
+	}
+	image, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		return nil, err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	registry := strings.TrimSuffix(p.registry, "/") + "/"
+	names := strings.NewReplacer(namespace+"operator@", registry+"operator@", namespace+"dataplane@", registry+"dataplane@")
+	images, err := bundleImages(filepath.Join(p.from, bundleDirectory), version, config.Created.Time, names)
+	if err != nil {
+		return nil, err
+	}
+	return indexOf(images...)
 }
 
 // pushChart writes a chart as Helm keeps it in registries: its metadata as configuration, and the package as the one layer.

@@ -66,15 +66,15 @@ func small(t *testing.T) *release {
 		}
 	}
 	r.packages = write(t, "packages", []byte("libc6 2.36-9+deb12u10 amd64\nzlib1g 1:1.2.13 amd64\n"))
-	amd, err := r.imageOf("amd64", write(t, "farpool-operator", []byte("program")))
+	amd, err := r.operatorImage("amd64", write(t, "farpool-operator", []byte("program")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	arm, err := r.imageOf("arm64", write(t, "farpool-operator", []byte("another")))
+	arm, err := r.operatorImage("arm64", write(t, "farpool-operator", []byte("another")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{r.archive("operator", amd, arm), r.archive("dataplane", amd), r.debian("dataplane", r.packages), r.modules("operator", os.Args[0]), r.chart("- One thing\n- Another"), r.sum()} {
+	for _, err := range []error{r.archive("operator", amd, arm), r.archive("dataplane", amd), r.debian("dataplane", r.packages), r.modules("operator", os.Args[0]), r.chart("- One thing\n- Another"), r.bundle(t.Context()), r.sum()} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,16 +92,22 @@ func TestAReleaseIsTheSameEachTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a != b || strings.Count(a, "\n") != 5 {
+	if a != b || strings.Count(a, "\n") < 20 || !strings.Contains(a, "bundle/manifests/farpool.clusterserviceversion.yaml") {
 		t.Errorf("first:\n%ssecond:\n%s", a, b)
 	}
 }
 
+// serveRegistry serves an empty registry, and returns its address.
+func serveRegistry(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
 func TestAReleaseIsPushed(t *testing.T) {
 	r := small(t)
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer server.Close()
-	host := strings.TrimPrefix(server.URL, "http://")
+	host := serveRegistry(t)
 	p := push{from: r.out, registry: host + "/farpool", plain: true}
 	if err := p.run(t.Context()); err != nil {
 		t.Fatal(err)

@@ -249,7 +249,7 @@ func (c *cluster) createPools(ctx context.Context, o options) ([]types.Namespace
 		pool := &v1alpha1.KVPool{
 			ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("pools-%d", namespace), Name: name},
 			Spec: v1alpha1.KVPoolSpec{
-				Memory:  v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: int32(o.nodes), Memory: resource.MustParse("256Mi")}}},
+				Memory:  v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: int32(o.nodes), Lend: resource.MustParse("256Mi")}}},
 				Compute: &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: shards}}},
 				Network: v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
 			},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap/zapcore"
@@ -41,6 +40,7 @@ type injectorOptions struct {
 	service         string
 	secret          string
 	webhook         string
+	directory       string
 	watchNamespaces namespaces
 	pullSecrets     string
 	securityContext string
@@ -58,6 +58,7 @@ func parseInjector(arguments []string) (*injectorOptions, error) {
 	flags.StringVar(&o.service, "service", "farpool-injector", "Service by which the API server calls the webhook")
 	flags.StringVar(&o.secret, "certificate-secret", "farpool-injector-ca", "Secret for the webhook's certificate authority")
 	flags.StringVar(&o.webhook, "webhook-configuration", "farpool-injector", "MutatingWebhookConfiguration that gets the authority")
+	flags.StringVar(&o.directory, "certificate-directory", "", "directory with tls.crt and tls.key, which a platform such as OLM mounts and renews, and whose authority it tells the API server; in place of --service, --certificate-secret and --webhook-configuration. Empty: the injector makes its own certificate")
 	flags.Var(&o.watchNamespaces, "watch-namespace", "namespaces whose pools have sidecars, separated by commas, or one with each flag; by default all of them")
 	flags.StringVar(&o.pullSecrets, "image-pull-secrets", "", "Secrets, separated by commas, that a pod gets for the image of its sidecar; each has to be in the pod's namespace")
 	flags.StringVar(&o.securityContext, "pod-security-context", "Managed", "who chooses the users of sidecars: Managed, this injector, or Platform, a platform that assigns them, such as OpenShift")
@@ -117,14 +118,14 @@ func runInjector(o *injectorOptions) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w: run in a cluster, or set KUBECONFIG", err)
 	}
-	var certificates atomic.Pointer[injector.Certificates]
+	server := injector.NewServer(o.host, o.port)
 	shutdown := 20 * time.Second
 	mgr, err := ctrl.NewManager(configuration, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   injector.CacheOptions(o.watchNamespaces),
 		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:  o.probeAddress,
-		WebhookServer:           injector.Server(o.host, o.port, certificates.Load),
+		WebhookServer:           server,
 		GracefulShutdownTimeout: &shutdown,
 	})
 	if err != nil {
@@ -133,20 +134,19 @@ func runInjector(o *injectorOptions) error {
 	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return err
 	}
-	made, err := injector.SetUp(mgr, injector.Options{
+	if _, err := injector.SetUp(mgr, server, injector.Options{
 		Names: injector.Names{
 			Secret:   types.NamespacedName{Namespace: o.namespace, Name: o.secret},
 			Webhook:  o.webhook,
 			DNSNames: []string{o.service + "." + o.namespace + ".svc"},
 		},
-		Settings: inject.Settings{PlatformUsers: o.securityContext == "Platform", ImagePullSecrets: o.pullSecretNames()},
-		Metrics:  injector.NewMetrics(metrics.Registry),
-		Clock:    clock.RealClock{},
-	})
-	if err != nil {
+		Directory: o.directory,
+		Settings:  inject.Settings{PlatformUsers: o.securityContext == "Platform", ImagePullSecrets: o.pullSecretNames()},
+		Metrics:   injector.NewMetrics(metrics.Registry),
+		Clock:     clock.RealClock{},
+	}); err != nil {
 		return fmt.Errorf("set up the injector: %w", err)
 	}
-	certificates.Store(made)
 	ctrl.Log.Info("starting the injector", "version", version)
 	return mgr.Start(ctrl.SetupSignalHandler())
 }

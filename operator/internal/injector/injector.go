@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -76,29 +77,57 @@ func (p pools) Listing(namespace string) []*v1alpha1.KVPool {
 	return listing
 }
 
-// Options are the injector's.
-type Options struct {
-	Names    Names
-	Settings inject.Settings
-	Metrics  *Metrics
-	Clock    clock.WithTicker
+// Source is where the webhook's certificate comes from: Certificates, or Mounted.
+type Source interface {
+	manager.Runnable
+	// Certificate returns what the webhook shows.
+	Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Ready says why the API server cannot call the webhook; nil: it can.
+	Ready() error
 }
 
-// Server returns the server of the webhook. Its certificate comes from what SetUp returns.
-func Server(host string, port int, certificates func() *Certificates) webhook.Server {
-	return webhook.NewServer(webhook.Options{Host: host, Port: port, TLSOpts: []func(*tls.Config){func(config *tls.Config) {
+// Options are the injector's.
+type Options struct {
+	// Names of what Certificates keep; they are not read if Directory is set.
+	Names Names
+	// Directory has the certificate that a platform mounts and renews. Empty: the injector makes its own.
+	Directory string
+	Settings  inject.Settings
+	Metrics   *Metrics
+	Clock     clock.WithTicker
+}
+
+// Server is the server of the webhook. It shows no certificate until SetUp has given it a source.
+type Server struct {
+	webhook.Server
+	source atomic.Pointer[Source]
+}
+
+// NewServer returns a server that listens on a port when its manager starts.
+func NewServer(host string, port int) *Server {
+	s := &Server{}
+	s.Server = webhook.NewServer(webhook.Options{Host: host, Port: port, TLSOpts: []func(*tls.Config){func(config *tls.Config) {
 		config.MinVersion = tls.VersionTLS12
 		config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if c := certificates(); c != nil {
-				return c.Certificate(hello)
+			if source := s.source.Load(); source != nil {
+				return (*source).Certificate(hello)
 			}
 			return nil, errNotLooked
 		}
 	}}})
+	return s
 }
 
-// SetUp adds the webhook and its certificates to a manager.
-func SetUp(mgr manager.Manager, options Options) (*Certificates, error) {
+// source returns where the options say that the certificate comes from.
+func (o Options) source(mgr manager.Manager) (Source, error) {
+	if o.Directory != "" {
+		return NewMounted(o.Directory, o.Clock, o.Metrics)
+	}
+	return NewCertificates(mgr.GetClient(), mgr.GetAPIReader(), o.Names, o.Clock, o.Metrics), nil
+}
+
+// SetUp adds the webhook, and the source of its certificate, to the server's manager.
+func SetUp(mgr manager.Manager, server *Server, options Options) (Source, error) {
 	ctx := context.Background()
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.KVPool{}, indexListing, func(object client.Object) []string {
 		pool, ok := object.(*v1alpha1.KVPool)
@@ -113,8 +142,11 @@ func SetUp(mgr manager.Manager, options Options) (*Certificates, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("index KVPools by the namespaces that they list: %w", err)
 	}
-	certificates := NewCertificates(mgr.GetClient(), mgr.GetAPIReader(), options.Names, options.Clock, options.Metrics)
-	if err := mgr.Add(certificates); err != nil {
+	source, err := options.source(mgr)
+	if err != nil {
+		return nil, err
+	}
+	if err := mgr.Add(source); err != nil {
 		return nil, err
 	}
 	if err := mgr.AddReadyzCheck("pools", func(request *http.Request) error {
@@ -127,10 +159,11 @@ func SetUp(mgr manager.Manager, options Options) (*Certificates, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := mgr.AddReadyzCheck("certificate", func(*http.Request) error { return certificates.Ready() }); err != nil {
+	if err := mgr.AddReadyzCheck("certificate", func(*http.Request) error { return source.Ready() }); err != nil {
 		return nil, err
 	}
 	handler := NewHandler(pools{mgr.GetCache()}, options.Settings, options.Metrics, options.Clock, mgr.GetLogger().WithName("injector"))
-	mgr.GetWebhookServer().Register(Path, handler)
-	return certificates, nil
+	server.Register(Path, handler)
+	server.source.Store(&source)
+	return source, nil
 }

@@ -14,7 +14,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,34 +216,36 @@ func (r *replica) stop(t *testing.T) {
 	}
 }
 
-// start runs an injector. Each reads pools from the API server.
-func start(t *testing.T, config *rest.Config, scheme *runtime.Scheme, webhook string) *replica {
+func freePort(t *testing.T) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	var certificates atomic.Pointer[Certificates]
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// start runs an injector. Each reads pools from the API server.
+func start(t *testing.T, config *rest.Config, scheme *runtime.Scheme, webhook string) *replica {
+	t.Helper()
+	port := freePort(t)
+	server := NewServer("127.0.0.1", port)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Cache: CacheOptions(nil), Metrics: metricsserver.Options{BindAddress: "0"}, WebhookServer: Server("127.0.0.1", port, certificates.Load), Logger: logr.Discard(),
+		Scheme: scheme, Cache: CacheOptions(nil), Metrics: metricsserver.Options{BindAddress: "0"}, WebhookServer: server, Logger: logr.Discard(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := SetUp(mgr, Options{
+	made, err := SetUp(mgr, server, Options{
 		Names:   Names{Secret: types.NamespacedName{Namespace: systemNamespace, Name: "farpool-injector-ca"}, Webhook: webhook, DNSNames: []string{"localhost"}},
 		Metrics: NewMetrics(prometheus.NewRegistry()), Clock: clock.RealClock{},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificates.Store(made)
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &replica{certificates: made, port: port, cancel: cancel, done: make(chan error, 1)}
+	r := &replica{certificates: made.(*Certificates), port: port, cancel: cancel, done: make(chan error, 1)}
 	go func() { r.done <- mgr.Start(ctx) }()
 	return r
 }
@@ -344,7 +345,7 @@ func (w *world) webhooks(t *testing.T, name string, r *replica) {
 func (w *world) pool(t *testing.T) *v1alpha1.KVPool {
 	t.Helper()
 	pool := &v1alpha1.KVPool{}
-	text := `{metadata: {namespace: data, name: cache}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, memory: 64Mi}]}, sidecars: {namespaces: [{name: shop}, {name: farpool-system}]}}}`
+	text := `{metadata: {namespace: data, name: cache}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, lend: 64Mi}]}, sidecars: {namespaces: [{name: shop}, {name: farpool-system}]}}}`
 	if err := yaml.UnmarshalStrict([]byte(text), pool); err != nil {
 		t.Fatal(err)
 	}

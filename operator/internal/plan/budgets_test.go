@@ -96,7 +96,7 @@ func TestAShardSaysWhyItIsNotReady(t *testing.T) {
 // Memory pools may be scaled one by one to more memory nodes than a map holds. The pool then has as many as it can, and says so.
 func TestMemoryPoolsTogetherBeyondAMap(t *testing.T) {
 	s := newScene(2, v1alpha1.DataPolicyCache)
-	s.Pool.Spec.Memory.Pools = append(s.Pool.Spec.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 2, Memory: s.Pool.Spec.Memory.Pools[0].Memory})
+	s.Pool.Spec.Memory.Pools = append(s.Pool.Spec.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 2, Lend: s.Pool.Spec.Memory.Pools[0].Lend})
 	scale := func(name string, declared, replicas int32) {
 		if s.MemoryPools == nil {
 			s.MemoryPools = map[string]*v1alpha1.MemoryNodePool{}

@@ -1786,7 +1786,7 @@ func TestAMapHasRoomForSoMany(t *testing.T) {
 		t.Skip("it takes seconds, which hack/mutants-operator would wait for with each of its mutants; make test-go runs it")
 	}
 	d := newDrill(t, 200, v1alpha1.DataPolicyCache)
-	d.Pool.Spec.Memory.Pools = append(d.Pool.Spec.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 100, Memory: d.Pool.Spec.Memory.Pools[0].Memory})
+	d.Pool.Spec.Memory.Pools = append(d.Pool.Spec.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 100, Lend: d.Pool.Spec.Memory.Pools[0].Lend})
 	d.aim(156)
 	most := 0
 	for range 24 {

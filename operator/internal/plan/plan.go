@@ -726,7 +726,7 @@ func (d *decision) memoryNode(n *node) {
 		return
 	}
 	if d.upgrade.next == n && n.object.DeletionTimestamp.IsZero() {
-		object.Spec.WithImage(d.pool.Image).WithMemory(n.object.Spec.Memory).WithTemplateVersion(n.object.Spec.TemplateVersion)
+		object.Spec.WithImage(d.pool.Image).WithLend(n.object.Spec.Lend).WithTemplateVersion(n.object.Spec.TemplateVersion)
 		d.Apply = append(d.Apply, object)
 		if n.pod == nil {
 			return // it is made with that image

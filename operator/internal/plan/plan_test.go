@@ -46,7 +46,7 @@ func newScene(nodes int, policy v1alpha1.DataPolicy) *scene {
 				DataPolicy: policy,
 				Management: v1alpha1.ManagementManaged,
 				Index:      v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
-				Memory:     v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: int32(nodes), Memory: resource.MustParse("256Mi")}}},
+				Memory:     v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: int32(nodes), Lend: resource.MustParse("256Mi")}}},
 				Network:    v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
 				Security:   v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled},
 			},

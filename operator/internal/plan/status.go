@@ -236,9 +236,9 @@ func (d *decision) nodeStatus(n *node, ready metav1.Condition) v1alpha1.MemoryNo
 	before := n.object.Status
 	now := *before.DeepCopy()
 	now.ObservedGeneration = n.object.Generation
-	now.NodeName = ""
+	now.NodeName, now.Requests = "", nil
 	if n.pod != nil {
-		now.NodeName = n.pod.Spec.NodeName
+		now.NodeName, now.Requests = n.pod.Spec.NodeName, requestsOf(n.pod)
 	}
 	if n.reachable() {
 		facts := n.agent.Facts
@@ -574,7 +574,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 		if n.ready.Reason == v1alpha1.ReasonNodeUnschedulable {
 			found = append(found, finding{v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf(
 				"memory node %s lends %s, and %s. Add a Kubernetes node that has so much memory free, or widen spec.memory.pools[%s].nodeSelector and tolerations; to lend less, create the pool anew with a smaller memory",
-				n.name, n.pool.Memory.String(), n.ready.Message, n.pool.Name)})
+				n.name, n.pool.Lend.String(), n.ready.Message, n.pool.Name)})
 			break
 		}
 	}

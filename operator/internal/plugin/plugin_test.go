@@ -164,7 +164,7 @@ func (w *world) pool(conditions ...metav1.Condition) *v1alpha1.KVPool {
 	w.Helper()
 	pool := &v1alpha1.KVPool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "cache"}}
 	pool.Spec.Network.Transport = v1alpha1.TransportTCP
-	pool.Spec.Memory.Pools = []v1alpha1.MemoryPool{{Name: "memory", Replicas: 1, Memory: resource.MustParse("64Mi")}}
+	pool.Spec.Memory.Pools = []v1alpha1.MemoryPool{{Name: "memory", Replicas: 1, Lend: resource.MustParse("64Mi")}}
 	w.create(pool)
 	pool.Status.Conditions = conditions
 	pool.Status.Template = &v1alpha1.TemplateStatus{Version: 4, Image: "farpool/dataplane:v1"}
@@ -175,9 +175,10 @@ func (w *world) pool(conditions ...metav1.Condition) *v1alpha1.KVPool {
 func (w *world) node(conditions ...metav1.Condition) *v1alpha1.MemoryNode {
 	w.Helper()
 	node := &v1alpha1.MemoryNode{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "cache-memory-0"}}
-	node.Spec = v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Memory: resource.MustParse("64Mi"), TemplateVersion: 4, Image: "farpool/dataplane:v1"}
+	node.Spec = v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Lend: resource.MustParse("64Mi"), TemplateVersion: 4, Image: "farpool/dataplane:v1"}
 	w.create(node)
-	node.Status = v1alpha1.MemoryNodeStatus{Conditions: conditions, Incarnation: "17", LostIncarnation: "16", Epoch: 3, NodeName: "worker"}
+	node.Status = v1alpha1.MemoryNodeStatus{Conditions: conditions, Incarnation: "17", LostIncarnation: "16", Epoch: 3, NodeName: "worker",
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("80Mi"), corev1.ResourceHugePagesPrefix + "2Mi": resource.MustParse("2Gi")}}
 	w.settle(node)
 	return node
 }
@@ -223,7 +224,7 @@ func TestStatusOfAPoolThatIsWell(t *testing.T) {
 	w := newWorld(t)
 	w.pool(is("Available", "True", v1alpha1.ReasonServing, "serves"), is("Degraded", "False", v1alpha1.ReasonHealthy, "nothing"), is("Progressing", "False", v1alpha1.ReasonSettled, "as its spec asks"))
 	w.node(is("Ready", "True", v1alpha1.ReasonServing, "serves"))
-	w.expect(exitWell, []string{"KVPool " + w.namespace + "/cache  available", "cache-memory-0  Serving, lends 64Mi, epoch 3, on worker", "Nothing needs a person."}, "status")
+	w.expect(exitWell, []string{"KVPool " + w.namespace + "/cache  available", "cache-memory-0  Serving, lends 64Mi (requests 2Gi of hugepages-2Mi and 80Mi), epoch 3, on worker", "Nothing needs a person."}, "status")
 	w.expect(exitWell, []string{"Nothing needs a person."}, "status", "cache")
 	w.expect(exitFailed, []string{"has no KVPool other"}, "status", "other")
 	w.expect(exitFailed, []string{"name that with -n in place of -A"}, "status", "cache", "-A")

@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -156,7 +158,7 @@ func show(out io.Writer, s *state, found []finding) {
 		if ready == nil {
 			ready = &metav1.Condition{Status: metav1.ConditionUnknown, Reason: "NotObserved"}
 		}
-		say(out, "├─ memory node    %s  %s, lends %s, epoch %d, on %s", n.Name, ready.Reason, n.Spec.Memory.String(), n.Status.Epoch, cmp.Or(n.Status.NodeName, "no Kubernetes node"))
+		say(out, "├─ memory node    %s  %s, lends %s%s, epoch %d, on %s", n.Name, ready.Reason, n.Spec.Lend.String(), requested(n.Status.Requests), n.Status.Epoch, cmp.Or(n.Status.NodeName, "no Kubernetes node"))
 	}
 	for i := range s.resizes {
 		if r := &s.resizes[i]; r.Status.CompletionTime == nil {
@@ -229,4 +231,22 @@ func showFinding(out io.Writer, f finding) {
 	if f.runbook != "" {
 		say(out, "       %s#%s", Runbook, f.runbook)
 	}
+}
+
+// requested says what a memory node's pod requests of the memory of its Kubernetes node, with huge pages under their own name. Empty: there is no pod.
+func requested(requests corev1.ResourceList) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		quantity := requests[name]
+		switch {
+		case name == corev1.ResourceMemory:
+			parts = append(parts, quantity.String())
+		case strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+			parts = append(parts, quantity.String()+" of "+string(name))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (requests " + strings.Join(parts, " and ") + ")"
 }

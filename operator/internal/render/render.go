@@ -237,7 +237,7 @@ func MemoryNode(pool Pool, memoryPool v1alpha1.MemoryPool, ordinal, templateVers
 			WithPoolName(pool.Name).
 			WithMemoryPool(memoryPool.Name).
 			WithOrdinal(ordinal).
-			WithMemory(memoryPool.Memory).
+			WithLend(memoryPool.Lend).
 			WithTemplateVersion(templateVersion).
 			WithImage(pool.Image))
 }

@@ -152,6 +152,37 @@ func TestTemplatesAreFrozen(t *testing.T) {
 	}
 }
 
+// Two pools of a namespace never want the same object, whatever words their names are made of: the last '-' ends the pool's name, as an entry's name has none.
+func TestObjectsOfTwoPoolsHaveDifferentNames(t *testing.T) {
+	words := []string{"a", "b", "memory", "nodes", "config", "password", "binding", "tls", "client", "resp", "shards"}
+	owner := map[string]string{}
+	for _, name := range append(words, "a-b", "a-memory", "a-config", "a-memory-b", "a-client", "a-resp", "a-b-client", "a-shards", "a-b-memory") {
+		pool := pools(t)["kvpool"]
+		pool.Name = name
+		pool.Spec.Memory.Pools, pool.Spec.Compute = nil, &v1alpha1.ComputeSpec{}
+		names := []string{"Service " + pool.ServiceName(), "Service " + pool.NodesServiceName(), "ConfigMap " + pool.ConfigName(), "Secret " + pool.RESPTLSSecretName(), "Secret " + pool.PasswordSecretName(), "Secret " + pool.BindingSecretName()}
+		for _, budget := range DisruptionBudgets(pool) {
+			names = append(names, "PodDisruptionBudget "+*budget.Name)
+		}
+		for _, policy := range NetworkPolicies(pool) {
+			names = append(names, "NetworkPolicy "+*policy.Name)
+		}
+		for _, entry := range words {
+			for _, ordinal := range []int32{0, 1, 11} {
+				node := v1alpha1.MemoryNodeName(name, entry, ordinal)
+				names = append(names, "MemoryNode "+node, "Secret "+NodeTLSSecretOf(node))
+			}
+			names = append(names, "Deployment "+pool.ComputeName(entry), "Scale "+v1alpha1.ScaleName(name, entry), "Secret "+ClientTLSSecretOf(pool.ComputeName(entry)))
+		}
+		for _, of := range names {
+			if other, taken := owner[of]; taken {
+				t.Errorf("pools %s and %s both want %s", other, name, of)
+			}
+			owner[of] = name
+		}
+	}
+}
+
 func TestOtherObjects(t *testing.T) {
 	for name, pool := range pools(t) {
 		var text strings.Builder
@@ -186,7 +217,7 @@ func TestAttachments(t *testing.T) {
 		pool := pools(t)["kvpool"]
 		pool.Spec.Network = v1alpha1.NetworkSpec{Transport: v1alpha1.TransportRoCEv2, Attachment: &attachment}
 		memoryPool := pool.Spec.Memory.Pools[0]
-		memoryPool.HugePages, memoryPool.Memory = v1alpha1.HugePages1Gi, resource.MustParse("4Gi")
+		memoryPool.HugePages, memoryPool.Lend = v1alpha1.HugePages1Gi, resource.MustParse("4Gi")
 		pod, err := template.MemoryPod(pool, memoryPool, "memory-0", "6a0fd3c1-1b7e-4e54-a1a5-7a3c2b8f0b22")
 		if err != nil {
 			t.Fatal(err)
@@ -243,22 +274,21 @@ func TestLentMemoryIsOnTop(t *testing.T) {
 
 // A client's lease outlasts the failure timeout, and durations are written as the daemons read them.
 func TestFailureTimeout(t *testing.T) {
-	for timeout, want := range map[string]string{
-		"":       "failure-timeout = \"2s\"\nlease = \"5s\"\n",
-		"500ms":  "failure-timeout = \"500ms\"\nlease = \"5s\"\n",
-		"1.5s":   "failure-timeout = \"1500ms\"\nlease = \"5s\"\n",
-		"3s":     "failure-timeout = \"3s\"\nlease = \"6s\"\n",
-		"0m30s":  "failure-timeout = \"30s\"\nlease = \"60s\"\n",
-		"2500ms": "failure-timeout = \"2500ms\"\nlease = \"5s\"\n",
+	for timeout, want := range map[int32]string{
+		0:     "failure-timeout = \"2s\"\nlease = \"5s\"\n",
+		500:   "failure-timeout = \"500ms\"\nlease = \"5s\"\n",
+		1500:  "failure-timeout = \"1500ms\"\nlease = \"5s\"\n",
+		3000:  "failure-timeout = \"3s\"\nlease = \"6s\"\n",
+		30000: "failure-timeout = \"30s\"\nlease = \"60s\"\n",
 	} {
 		pool := pools(t)["kvpool"]
-		pool.Spec.FailureTimeout = timeout
+		pool.Spec.FailureTimeoutMilliseconds = timeout
 		if config := (template1{}).MemoryConfig(pool, pool.Spec.Memory.Pools[0]); !strings.Contains(config, want) {
-			t.Errorf("failureTimeout %q: no %q in\n%s", timeout, want, config)
+			t.Errorf("failureTimeoutMilliseconds %d: no %q in\n%s", timeout, want, config)
 		}
 	}
 	roce := pools(t)["kvpool-roce"]
-	roce.Spec.FailureTimeout = ""
+	roce.Spec.FailureTimeoutMilliseconds = 0
 	if config, want := (template3{}).MemoryConfig(roce, roce.Spec.Memory.Pools[0]), "failure-timeout = \"100ms\""; !strings.Contains(config, want) {
 		t.Errorf("over RoCEv2, nothing said: no %q in\n%s", want, config)
 	}

@@ -93,7 +93,7 @@ func (template1) MemoryConfig(pool Pool, memoryPool v1alpha1.MemoryPool) string 
 	var file tomlFile
 	file.common(pool)
 	file.text("listen", fmt.Sprintf("0.0.0.0:%d", PortSession))
-	file.number("memory", memoryPool.Memory.Value())
+	file.number("memory", memoryPool.Lend.Value())
 	file.text("memory-path", stateDirectory)
 	file.index(&pool.Spec.Index)
 	if memoryPool.Workers > 1 {
@@ -133,10 +133,10 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 	return file.String()
 }
 
-// failureTimeout of the spec, whose form the API server has checked; by default what suits kernel TCP.
+// failureTimeout of the spec; by default what suits kernel TCP.
 func failureTimeout(spec v1alpha1.KVPoolSpec) time.Duration {
-	if timeout, err := time.ParseDuration(spec.FailureTimeout); err == nil {
-		return timeout
+	if spec.FailureTimeoutMilliseconds > 0 {
+		return time.Duration(spec.FailureTimeoutMilliseconds) * time.Millisecond
 	}
 	if spec.Network.Transport == v1alpha1.TransportRoCEv2 {
 		return 100 * time.Millisecond
@@ -155,7 +155,7 @@ func milliseconds(duration time.Duration) string {
 func (template1) ConfiguresMemoryInPod() bool { return false }
 
 func (t template1) MemoryPod(pool Pool, memoryPool v1alpha1.MemoryPool, node string, nodeUID types.UID) (*corev1ac.PodApplyConfiguration, error) {
-	lent := memoryPool.Memory.Value()
+	lent := memoryPool.Lend.Value()
 	// Superblock and file system need a little more than what is lent. A memory-backed volume counts against the container's
 	// memory.
 	volume := roundUp(lent+max(16*mebibyte, lent/64), mebibyte)

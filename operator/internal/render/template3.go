@@ -120,7 +120,7 @@ func (template3) hugePages(pool Pool, spec *corev1ac.PodSpecApplyConfiguration, 
 	container := &spec.Containers[0]
 	container.WithResources(memoryResources(pool, memoryPool, 0))
 	ask(container, corev1.ResourceName(corev1.ResourceHugePagesPrefix+string(memoryPool.HugePages)),
-		*resource.NewQuantity(memoryPool.Memory.Value(), resource.BinarySI))
+		*resource.NewQuantity(memoryPool.Lend.Value(), resource.BinarySI))
 	for i := range spec.Volumes {
 		if *spec.Volumes[i].Name == stateVolume {
 			spec.Volumes[i].WithEmptyDir(corev1ac.EmptyDirVolumeSource().

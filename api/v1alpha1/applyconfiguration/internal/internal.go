@@ -264,9 +264,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.DataPolicy
       default: Cache
-    - name: failureTimeout
+    - name: failureTimeoutMilliseconds
       type:
-        scalar: untyped
+        scalar: numeric
     - name: image
       type:
         scalar: string
@@ -465,7 +465,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: image
       type:
         scalar: string
-    - name: memory
+    - name: lend
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
     - name: memoryPool
@@ -521,6 +521,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: quarantinedRows
       type:
         scalar: numeric
+    - name: requests
+      type:
+        namedType: io.k8s.api.core.v1.ResourceList
 - name: dev.farpool.farpool.api.v1alpha1.MemoryPool
   map:
     fields:
@@ -530,7 +533,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: hugePages
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.HugePages
-    - name: memory
+    - name: lend
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
     - name: name

@@ -125,6 +125,11 @@ func slimPod(object any) (any, error) {
 			slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{
 				Name: container.Name, Image: container.Image, ImagePullPolicy: container.ImagePullPolicy, Args: container.Args, Resources: container.Resources})
 		}
+		// The status says what the pod requests.
+		slim.Spec.Overhead = pod.Spec.Overhead
+		for _, container := range pod.Spec.InitContainers {
+			slim.Spec.InitContainers = append(slim.Spec.InitContainers, corev1.Container{Name: container.Name, RestartPolicy: container.RestartPolicy, Resources: container.Resources})
+		}
 		return slim, nil
 	}
 	// An image is tried by compute shards before memory nodes get it.

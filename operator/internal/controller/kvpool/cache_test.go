@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
@@ -31,7 +32,9 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 		Spec: corev1.PodSpec{NodeName: "worker", Volumes: []corev1.Volume{{Name: "tls"}}, Tolerations: []corev1.Toleration{{Key: "dedicated"}}, NodeSelector: map[string]string{"zone": "a"},
 			Affinity: &corev1.Affinity{}, TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1}}, PriorityClassName: "high", RuntimeClassName: ptr.To("crun"),
 			SchedulerName: "other", ServiceAccountName: "pods", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}, SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(7)), RunAsGroup: ptr.To(int64(8))},
-			Containers: []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", ImagePullPolicy: corev1.PullAlways, Args: []string{"--name"}, Env: []corev1.EnvVar{{Name: "HOME"}}}}},
+			Containers:     []corev1.Container{{Name: "memory-node", Image: "farpool/dataplane:v1", ImagePullPolicy: corev1.PullAlways, Args: []string{"--name"}, Env: []corev1.EnvVar{{Name: "HOME"}}}},
+			InitContainers: []corev1.Container{{Name: "mesh", Image: "mesh", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}},
+			Overhead:       corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("120Mi")}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
 	}
 	kept, err = slimPod(pod)
@@ -56,6 +59,9 @@ func TestTheCacheKeepsWhatIsLookedAt(t *testing.T) {
 	if s := &slim.Spec; s.Affinity == nil || len(s.TopologySpreadConstraints) != 1 || s.PriorityClassName != "high" || *s.RuntimeClassName != "crun" || s.SchedulerName != "other" ||
 		s.ServiceAccountName != "pods" || len(s.ImagePullSecrets) != 1 || s.Containers[0].ImagePullPolicy != corev1.PullAlways || *s.SecurityContext.RunAsUser != 7 || s.SecurityContext.RunAsGroup != nil {
 		t.Errorf("%+v", s)
+	}
+	if s := &slim.Spec; len(s.Overhead) != 1 || len(s.InitContainers) != 1 || s.InitContainers[0].Image != "" || *s.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways || s.InitContainers[0].Resources.Requests.Memory().String() != "64Mi" {
+		t.Errorf("what the pod requests cannot be counted: %+v", s)
 	}
 	if slim.Spec.Containers[0].Env != nil || slim.Spec.Volumes != nil {
 		t.Errorf("kept of a memory node for nothing: %+v", slim.Spec)

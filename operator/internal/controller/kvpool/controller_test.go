@@ -71,6 +71,8 @@ var _ = Describe("a pool", func() {
 		Expect(status.Memory.Summary + " " + status.Compute.Summary).To(Equal("2/2 2/2"))
 		Expect(status.ObservedGeneration).To(Equal(w.current().Generation))
 		Expect(w.node("cache-memory-0").Status.Incarnation).To(Equal(first.Spec.Nodes[0].Incarnation))
+		Expect(w.node("cache-memory-0").Status.Requests.Memory().String()).To(Equal(w.awaitPod("cache-memory-0").Spec.Containers[0].Resources.Requests.Memory().String()), "more than the 256Mi that it lends")
+		Expect(w.node("cache-memory-0").Status.Requests.Memory().Cmp(resource.MustParse("256Mi"))).To(Equal(1))
 
 		By("every node got the same secret")
 		secrets := [][]byte{}
@@ -472,7 +474,7 @@ var _ = Describe("a pool", func() {
 	})
 
 	It("says why a memory node finds no place, and where to put that right", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Memory = resource.MustParse("4Ti") })
+		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Lend = resource.MustParse("4Ti") })
 		w.create()
 		pod := w.awaitPod("cache-memory-0")
 		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
@@ -729,12 +731,12 @@ var _ = Describe("a pool", func() {
 			pool.Spec.Memory.Pools = append(pool.Spec.Memory.Pools, pool.Spec.Memory.Pools[0])
 		})
 		Expect(k8s.Create(w.ctx, w.pool)).To(MatchError(ContainSubstring("Duplicate value")))
-		w = newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Memory = resource.MustParse("100000001") })
+		w = newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Lend = resource.MustParse("100000001") })
 		Expect(k8s.Create(w.ctx, w.pool)).To(MatchError(ContainSubstring("multiple of the page size")))
 		w = newWorld(nil)
 		w.up()
 		before := w.awaitPod("cache-memory-0")
-		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Memory = resource.MustParse("512Mi") })).To(MatchError(ContainSubstring("memory is fixed at creation")))
+		Expect(w.change(func(pool *v1alpha1.KVPool) { pool.Spec.Memory.Pools[0].Lend = resource.MustParse("512Mi") })).To(MatchError(ContainSubstring("lend is fixed at creation")))
 		Expect(w.awaitPod("cache-memory-0").ResourceVersion).To(Equal(before.ResourceVersion))
 		shardMap := w.maps()[0]
 		shardMap.Spec.Nodes[0].State = v1alpha1.NodeStopped

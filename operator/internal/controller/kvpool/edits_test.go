@@ -145,7 +145,7 @@ func edits() map[string]anEdit {
 		"memory.pools[].name":                {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Name = "other" })},
 		"memory.pools[].workers":             {kept, nil, memory(func(p *v1alpha1.MemoryPool) { p.Workers = 2 })},
 		"memory.pools[].replicas":            {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) { p.Replicas = 2 })},
-		"memory.pools[].memory":              {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Memory = resource.MustParse("512Mi") })},
+		"memory.pools[].lend":                {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.Lend = resource.MustParse("512Mi") })},
 		"memory.pools[].hugePages":           {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.HugePages = v1alpha1.HugePages2Mi })},
 		"memory.pools[].numaAlignment":       {refused, nil, memory(func(p *v1alpha1.MemoryPool) { p.NUMAAlignment = v1alpha1.NUMAAlignmentNone })},
 		"compute.pools[].name":               {rolls, nil, compute(func(p *v1alpha1.ComputePool) { p.Name = "other" })},
@@ -178,7 +178,7 @@ func edits() map[string]anEdit {
 		"limits.maxConnections":             {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
 		"limits.maxPipeline":                {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
 		"limits.maxSessions":                {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
-		"failureTimeout":                    {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeout = "3s" }},
+		"failureTimeoutMilliseconds":        {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeoutMilliseconds = 3000 }},
 		"memory.pools[].capacity.fillPercent": {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) {
 			p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2}
 		})},
@@ -271,7 +271,7 @@ func wholes() map[string][]anEdit {
 		}, func(s *spec) { s.Compute.Pools = s.Compute.Pools[:1] }),
 		"compute.pools[].resources": both(rolls, compute(func(p *v1alpha1.ComputePool) { p.Resources = processors }), compute(func(p *v1alpha1.ComputePool) { p.Resources = nil })),
 		"memory.pools[]": both(refused, func(s *spec) {
-			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Memory: resource.MustParse("256Mi")})
+			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Lend: resource.MustParse("256Mi")})
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
 		"security.passwordSecret": both(rolls, withPasswordSecret, func(s *spec) { s.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone} }),
 		"service":                 both(elsewhere, func(s *spec) { s.Service = &v1alpha1.ServiceSpec{Annotations: map[string]string{"a": "b"}} }, func(s *spec) { s.Service = nil }),

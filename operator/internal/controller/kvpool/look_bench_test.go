@@ -181,7 +181,7 @@ func (l *large) objects(shards int) []client.Object {
 		Spec: v1alpha1.KVPoolSpec{
 			DataPolicy: v1alpha1.DataPolicyCache, Management: v1alpha1.ManagementManaged,
 			Index:    v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
-			Memory:   v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: 2, Memory: resource.MustParse("256Mi")}}},
+			Memory:   v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: 2, Lend: resource.MustParse("256Mi")}}},
 			Compute:  &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: int32(shards), Workers: 1}}},
 			Network:  v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
 			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled},

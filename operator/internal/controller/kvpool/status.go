@@ -102,6 +102,9 @@ func nodeStatus(node *v1alpha1.MemoryNode, status *v1alpha1.MemoryNodeStatus) *a
 	if status.QuarantinedRows != 0 {
 		applied.WithQuarantinedRows(status.QuarantinedRows)
 	}
+	if len(status.Requests) > 0 {
+		applied.WithRequests(status.Requests)
+	}
 	if status.LockRegion != nil {
 		applied.WithLockRegion(render.LockRegion(status.LockRegion))
 	}

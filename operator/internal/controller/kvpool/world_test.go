@@ -51,7 +51,7 @@ func newWorld(change func(*v1alpha1.KVPool)) *world {
 	w := &world{ctx: ctx, agents: map[string]*fakeAgent{}, pool: &v1alpha1.KVPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: "cache"},
 		Spec: v1alpha1.KVPoolSpec{
-			Memory:  v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: 2, Memory: resource.MustParse("256Mi")}}},
+			Memory:  v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: 2, Lend: resource.MustParse("256Mi")}}},
 			Compute: &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: 2}}},
 			Network: v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
 		},

@@ -432,7 +432,7 @@ func eventually(t *testing.T, what string, condition func(context.Context) error
 func (w *world) poolNamed(t *testing.T, name string, namespaces string) *v1alpha1.KVPool {
 	t.Helper()
 	pool := &v1alpha1.KVPool{}
-	text := fmt.Sprintf(`{metadata: {namespace: data, name: %s}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, memory: 64Mi}]}, sidecars: {namespaces: %s}}}`, name, namespaces)
+	text := fmt.Sprintf(`{metadata: {namespace: data, name: %s}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, lend: 64Mi}]}, sidecars: {namespaces: %s}}}`, name, namespaces)
 	if err := yaml.UnmarshalStrict([]byte(text), pool); err != nil {
 		t.Fatal(err)
 	}
@@ -548,7 +548,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	w := newWorld(t)
 	stop := w.operate(t, "first")
 	foreign := &v1alpha1.KVPool{}
-	if err := yaml.UnmarshalStrict([]byte(`{metadata: {namespace: data, name: foreign}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, memory: 64Mi}]}, sidecars: {namespaces: [{name: shop}]}}}`), foreign); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(`{metadata: {namespace: data, name: foreign}, spec: {network: {transport: TCP}, memory: {pools: [{name: memory, replicas: 1, lend: 64Mi}]}, sidecars: {namespaces: [{name: shop}]}}}`), foreign); err != nil {
 		t.Fatal(err)
 	}
 	w.create(t, foreign)

@@ -9,7 +9,7 @@ package v1alpha1
 //
 // ComputePool is a number of compute shards that are alike.
 type ComputePoolApplyConfiguration struct {
-	// Name of the pool, unique among memory and compute pools.
+	// Name of the pool, unique among memory and compute pools. It has no '-': objects are named after the KVPool and this name with a '-' in between, and those of two KVPools must differ.
 	Name *string `json:"name,omitempty"`
 	// Replicas is the number of compute shards; it may be changed at any time. The compute pool's ComputeShardPool may be scaled to another
 	// number, which holds until this one is changed.

@@ -51,11 +51,11 @@ type KVPoolSpecApplyConfiguration struct {
 	Sidecars *SidecarsSpecApplyConfiguration `json:"sidecars,omitempty"`
 	// Limits of each process; the data plane's default for each that is left out.
 	Limits *LimitsSpecApplyConfiguration `json:"limits,omitempty"`
-	// FailureTimeout is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left: a duration
-	// such as 500ms or 2s; if left out, 2s on TCP and 100ms on RoCEv2. At least 500ms on TCP, whose own retries take that long. Set more than 100ms
+	// FailureTimeoutMilliseconds is how long a lock may stand still before other clients treat its holder as dead, fence it and repair what it left; if
+	// left out, 2000 on TCP and 100 on RoCEv2. At least 500 on TCP, whose own retries take that long, and 20 on RoCEv2. Set more than 100
 	// where pods with an RDMA device share processors, or the device is SoftRoCE: a client that is delayed for longer while it holds a lock is
 	// fenced, and opens a new session.
-	FailureTimeout *string `json:"failureTimeout,omitempty"`
+	FailureTimeoutMilliseconds *int32 `json:"failureTimeoutMilliseconds,omitempty"`
 }
 
 // KVPoolSpecApplyConfiguration constructs a declarative configuration of the KVPoolSpec type for use with
@@ -194,10 +194,10 @@ func (b *KVPoolSpecApplyConfiguration) WithLimits(value *LimitsSpecApplyConfigur
 	return b
 }
 
-// WithFailureTimeout sets the FailureTimeout field in the declarative configuration to the given value
+// WithFailureTimeoutMilliseconds sets the FailureTimeoutMilliseconds field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the FailureTimeout field is set to the value of the last call.
-func (b *KVPoolSpecApplyConfiguration) WithFailureTimeout(value string) *KVPoolSpecApplyConfiguration {
-	b.FailureTimeout = &value
+// If called multiple times, the FailureTimeoutMilliseconds field is set to the value of the last call.
+func (b *KVPoolSpecApplyConfiguration) WithFailureTimeoutMilliseconds(value int32) *KVPoolSpecApplyConfiguration {
+	b.FailureTimeoutMilliseconds = &value
 	return b
 }

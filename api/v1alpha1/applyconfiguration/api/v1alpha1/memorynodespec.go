@@ -19,8 +19,8 @@ type MemoryNodeSpecApplyConfiguration struct {
 	MemoryPool *string `json:"memoryPool,omitempty"`
 	// Ordinal in its memory pool.
 	Ordinal *int32 `json:"ordinal,omitempty"`
-	// Memory that the node lends.
-	Memory *resource.Quantity `json:"memory,omitempty"`
+	// Lend is the memory that the memory node lends.
+	Lend *resource.Quantity `json:"lend,omitempty"`
 	// TemplateVersion of the renderer that makes the pod.
 	TemplateVersion *int32 `json:"templateVersion,omitempty"`
 	// Image of the data plane.
@@ -57,11 +57,11 @@ func (b *MemoryNodeSpecApplyConfiguration) WithOrdinal(value int32) *MemoryNodeS
 	return b
 }
 
-// WithMemory sets the Memory field in the declarative configuration to the given value
+// WithLend sets the Lend field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Memory field is set to the value of the last call.
-func (b *MemoryNodeSpecApplyConfiguration) WithMemory(value resource.Quantity) *MemoryNodeSpecApplyConfiguration {
-	b.Memory = &value
+// If called multiple times, the Lend field is set to the value of the last call.
+func (b *MemoryNodeSpecApplyConfiguration) WithLend(value resource.Quantity) *MemoryNodeSpecApplyConfiguration {
+	b.Lend = &value
 	return b
 }
 

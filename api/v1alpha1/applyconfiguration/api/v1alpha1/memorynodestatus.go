@@ -5,6 +5,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/client-go/applyconfigurations/meta/v1"
 )
 
@@ -32,6 +33,9 @@ type MemoryNodeStatusApplyConfiguration struct {
 	Image *string `json:"image,omitempty"`
 	// NodeName of the Kubernetes node.
 	NodeName *string `json:"nodeName,omitempty"`
+	// Requests of the memory node's pod, all its containers together, as the scheduler counts them: memory is what the node lends and what its process
+	// needs. Memory in huge pages is under their own name, such as hugepages-2Mi. Empty while there is no pod.
+	Requests *corev1.ResourceList `json:"requests,omitempty"`
 	// LockRegion that the node granted.
 	LockRegion *LockRegionApplyConfiguration `json:"lockRegion,omitempty"`
 	// QuarantinedRows that no crash explains: they stay locked until a person has looked at them.
@@ -118,6 +122,14 @@ func (b *MemoryNodeStatusApplyConfiguration) WithImage(value string) *MemoryNode
 // If called multiple times, the NodeName field is set to the value of the last call.
 func (b *MemoryNodeStatusApplyConfiguration) WithNodeName(value string) *MemoryNodeStatusApplyConfiguration {
 	b.NodeName = &value
+	return b
+}
+
+// WithRequests sets the Requests field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Requests field is set to the value of the last call.
+func (b *MemoryNodeStatusApplyConfiguration) WithRequests(value corev1.ResourceList) *MemoryNodeStatusApplyConfiguration {
+	b.Requests = &value
 	return b
 }
 

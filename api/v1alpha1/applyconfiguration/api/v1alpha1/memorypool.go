@@ -14,7 +14,7 @@ import (
 //
 // MemoryPool is a number of memory nodes that are alike.
 type MemoryPoolApplyConfiguration struct {
-	// Name of the pool, unique among memory and compute pools.
+	// Name of the pool, unique among memory and compute pools. It has no '-': objects are named after the KVPool and this name with a '-' in between, and those of two KVPools must differ.
 	Name *string `json:"name,omitempty"`
 	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
 	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
@@ -25,9 +25,10 @@ type MemoryPoolApplyConfiguration struct {
 	// Workers is the number of threads of each memory node that execute what clients ask for: operations of an Outback index, and verbs over TCP and
 	// shared memory; 1 if left out. Memory nodes that run keep their number, and pods that are made later have the new one.
 	Workers *int32 `json:"workers,omitempty"`
-	// Memory that each node lends; its pod gets Resources on top.
-	Memory *resource.Quantity `json:"memory,omitempty"`
-	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Memory is a multiple of their size. Where it is left
+	// Lend is the memory that each memory node lends to the pool: its table, and the blocks that keys and values lie in. Its pod requests more: what the
+	// process itself needs, from Resources, comes on top, and status.requests of each MemoryNode says the sum.
+	Lend *resource.Quantity `json:"lend,omitempty"`
+	// HugePages that hold the memory; its Kubernetes nodes must have reserved them. Lend is a multiple of their size. Where it is left
 	// out, the kernel makes huge pages by itself as far as it can.
 	HugePages *apiv1alpha1.HugePages `json:"hugePages,omitempty"`
 	// NUMAAlignment: with SingleNUMANode, a memory node ends with an error unless all its memory is on one NUMA node, which is that of its RDMA
@@ -79,11 +80,11 @@ func (b *MemoryPoolApplyConfiguration) WithWorkers(value int32) *MemoryPoolApply
 	return b
 }
 
-// WithMemory sets the Memory field in the declarative configuration to the given value
+// WithLend sets the Lend field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the Memory field is set to the value of the last call.
-func (b *MemoryPoolApplyConfiguration) WithMemory(value resource.Quantity) *MemoryPoolApplyConfiguration {
-	b.Memory = &value
+// If called multiple times, the Lend field is set to the value of the last call.
+func (b *MemoryPoolApplyConfiguration) WithLend(value resource.Quantity) *MemoryPoolApplyConfiguration {
+	b.Lend = &value
 	return b
 }
 
