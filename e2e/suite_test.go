@@ -86,8 +86,11 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	// A run that was interrupted may have left pools; the operator is still there to remove them, or comes up to do so.
 	install(ctx)
-	removeLeftovers(ctx)
+	removeNamespaces(ctx)
 }, NodeTimeout(5*time.Minute+patience))
+
+// Groups do not wait for their namespaces to go away, since the namespace controller looks again only after half of the longest grace period of their pods.
+var _ = AfterSuite(removeNamespaces, NodeTimeout(5*time.Minute+patience))
 
 // install puts the chart under test into the cluster, or brings a release that is there to it.
 func install(ctx context.Context, more ...string) {
@@ -104,16 +107,23 @@ func install(ctx context.Context, more ...string) {
 	}).WithContext(ctx).WithTimeout(patience + time.Minute).WithPolling(5 * time.Second).Should(Succeed())
 }
 
-func removeLeftovers(ctx context.Context) {
+// removeNamespaces deletes every namespace that the suite has made, in this run or another, and waits until they are gone.
+func removeNamespaces(ctx context.Context) {
 	GinkgoHelper()
 	var all corev1.NamespaceList
 	Expect(kind.List(ctx, &all, client.MatchingLabels{cluster.Label: "true"})).To(Succeed())
 	for _, ns := range all.Items {
 		deleteNamespace(ctx, ns.Name)
 	}
+	for _, ns := range all.Items {
+		err := wait.PollUntilContextTimeout(ctx, time.Second, patience-time.Minute, true, func(ctx context.Context) (bool, error) {
+			return apierrors.IsNotFound(kind.Get(ctx, client.ObjectKeyFromObject(&ns), &corev1.Namespace{})), nil
+		})
+		Expect(err).NotTo(HaveOccurred(), "namespace %s does not go away", ns.Name)
+	}
 }
 
-// namespace makes a namespace for a group of specs; it admits restricted pods alone. It goes away with its pools when the group ends.
+// namespace makes a namespace for a group of specs; it admits restricted pods alone. When the group ends it begins to go away, with its pools.
 func namespace(ctx context.Context, purpose string) string {
 	GinkgoHelper()
 	return namespaceAt(ctx, purpose, "restricted")
@@ -140,10 +150,6 @@ func deleteNamespace(ctx context.Context, name string) {
 	GinkgoHelper()
 	err := kind.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	Expect(client.IgnoreNotFound(err)).To(Succeed())
-	err = wait.PollUntilContextTimeout(ctx, time.Second, patience-time.Minute, true, func(ctx context.Context) (bool, error) {
-		return apierrors.IsNotFound(kind.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})), nil
-	})
-	Expect(err).NotTo(HaveOccurred(), "namespace %s does not go away", name)
 }
 
 // explain prints what a reader of a failed run wants to see of a namespace, and of the operator.

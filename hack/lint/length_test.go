@@ -28,8 +28,8 @@ const (
 // longestFile is how many lines a file of C++ may have, tests aside.
 const longestFile = 700
 
-// How many files are longer, and how many lines the longest of them has. These numbers, too, may only fall.
-const longFiles, longestOfFiles = 1, 790
+// How many files are longer, and how many lines the longest of them has. No file may become one.
+const longFiles, longestOfFiles = 0, 0
 
 func TestFewFunctionsAndFilesAreLong(t *testing.T) {
 	var cpp, golang, files []long

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <deque>
 #include <iterator>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -16,31 +15,21 @@
 #include "base/check.h"
 #include "fabric/fabric.h"
 #include "fabric/verbs/call.h"
-#include "fabric/verbs/device_memory.h"
 #include "fabric/verbs/inbox.h"
 #include "fabric/verbs/manager.h"
 #include "fabric/verbs/port.h"
 #include "fabric/verbs/queue_pair.h"
+#include "fabric/verbs/regions.h"
 
 namespace farpool::fabric::verbs {
 namespace {
 
 using base::Code;
-using base::Result;
 using base::Status;
 
 constexpr std::uint8_t kMostOutstanding = 16;  // READs and atomics of one lane
 // A CALL may take a READ and a SEND, and those of the CALL before may not be acknowledged yet.
 constexpr std::uint32_t kSends = 6;
-
-// A region as the device knows it.
-struct Exposed {
-  std::uint64_t bytes = 0;
-  std::uint32_t key = 0;  // of peers; of no use to them where only windows give access
-  std::uint64_t begin = 0;
-  Registration registration;                    // of host memory
-  std::unique_ptr<DeviceMemory> device_memory;  // or this
-};
 
 // The kind of a completion: a receive is its number alone.
 enum Request : std::uint64_t { kAnswer = 1ull << 32, kFetch = 2ull << 32, kBind = 3ull << 32 };
@@ -58,6 +47,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
         log_(std::move(log)),
         most_(options.max_connections),
         spin_(options.spin),
+        regions_(device_, log_),
         servers_(options.executors) {}
   ~Lanes() override {
     for (auto lane = lanes_.begin(); lane != lanes_.end();) {
@@ -68,17 +58,10 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   const Device& device() const { return *device_; }
   std::string_view name() const override { return "verbs"; }
 
-  Status place_in_device(base::Bytes region) {
-    if (Status status = have_domain(); !status.ok()) return status;
-    auto memory = DeviceMemory::make(domain_.get(), region);
-    if (!memory.ok()) return memory.status();
-    Exposed& exposed = exposed_[{region.data(), Access::write}];
-    exposed = {.bytes = region.size(), .key = (*memory)->key(), .device_memory = std::move(*memory)};
-    return {};
-  }
+  Regions& regions() { return regions_; }
 
   Status begin(Host& host, std::function<std::uint64_t()> random) {
-    if (Status status = have_domain(); !status.ok()) return status;
+    if (Status status = regions_.open(); !status.ok()) return status;
     auto events = make_completion_events(*device_);
     if (!events.ok()) return events.status();
     events_ = std::move(*events);
@@ -87,7 +70,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     const auto lanes =
         static_cast<std::uint32_t>(std::min({most_, static_cast<std::size_t>(std::max(limits.max_srq_wr, 1)),
                                              static_cast<std::size_t>(std::max(limits.max_cqe, 1)) / (1 + kSends)}));
-    auto inbox = Inbox::make(*device_, domain_.get(), lanes);
+    auto inbox = Inbox::make(*device_, regions_.domain(), lanes);
     if (!inbox.ok()) return inbox.status();
     inbox_ = std::move(*inbox);
     for (std::uint32_t reply = 0; reply < lanes; ++reply) free_replies_.push_back(reply);
@@ -103,8 +86,8 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
       for (const std::string& line : device_->take_events()) log_(line);
     });
     if (device_->largest_window() == 0) {
-      say_without_windows(device_->options().memory_windows ? "has no memory windows of type 2B"
-                                                            : "is to do without memory windows");
+      regions_.say_without_windows(device_->options().memory_windows ? "has no memory windows of type 2B"
+                                                                     : "is to do without memory windows");
     }
     if (device_->options().connection_manager) {
       if (Status status = have_manager(); !status.ok()) {
@@ -167,12 +150,6 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     one_less();
   }
 
-  std::uint64_t address_in_packets(const std::byte* region) const {
-    for (const Access access : {Access::write, Access::windows}) {
-      if (const auto place = exposed_.find({region, access}); place != exposed_.end()) return place->second.begin;
-    }
-    return 0;
-  }
   VerbsStats stats() const {
     const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
     return {.lanes = get(count_),
@@ -186,21 +163,15 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   }
 
  private:
-  // What a lane may do to a region by a key of its own, or only through windows that are bound to the lane.
-  enum class Access : std::uint8_t { read, write, windows };
-  using MemoryWindow = Owned<ibv_mw, ibv_dealloc_mw>;
-  // A region under a key that is good on one queue pair, and worthless as soon as this ends.
+  // A window, and where in the reply its key stands.
   struct Window {
-    MemoryWindow memory_window;
-    std::size_t place = 0;  // in the reply
-    const Exposed* exposed = nullptr;
-    unsigned access = 0;
+    Regions::Window window;
+    std::size_t place = 0;
   };
   struct Lane {
     std::uint64_t id = 0;
     std::uint64_t session_id = 0;
-    std::unique_ptr<std::uint64_t> trial_word;
-    Registration trial_memory;
+    std::optional<Regions::TrialWord> trial;
     std::optional<std::uint32_t> reply;  // the number of its own in the inbox
     std::optional<Claim> claim;          // that a connection of the client's is to bring; none: not, or no more
     Connection connection;
@@ -304,14 +275,6 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     for (auto lane = lanes_.begin(); lane != lanes_.end();) lane = end(lane, failed_);
   }
 
-  Status have_domain() {
-    if (domain_ != nullptr) return {};
-    auto domain = make_protection_domain(*device_);
-    if (!domain.ok()) return domain.status();
-    domain_ = std::move(*domain);
-    return {};
-  }
-
   Status have_manager() {
     auto manager = ConnectionManager::open(*device_);
     if (!manager.ok()) return manager.status();
@@ -338,7 +301,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     free_replies_.pop_back();
     const std::uint8_t depth =
         least(std::min(request->client.depth, kMostOutstanding), device_->limits().max_qp_rd_atom);
-    auto pair = QueuePair::make(*device_, domain_.get(), completions_.get(),
+    auto pair = QueuePair::make(*device_, regions_.domain(), completions_.get(),
                                 {.sends = kSends,
                                  .access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
                                  .shared_receives = inbox_->queue()},
@@ -372,7 +335,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   Status admit_calls(Lane& lane, Service& service, const CallEnd& client) {
     std::unique_ptr<CallServer>& server = servers_[next_server_++ % servers_.size()];
     if (server == nullptr) {
-      auto made = CallServer::make(device_, domain_.get(), spin_, end_of_calls());
+      auto made = CallServer::make(device_, regions_.domain(), spin_, end_of_calls());
       if (!made.ok()) return made.status();
       std::lock_guard lock(servers_mutex_);
       server = std::move(*made);
@@ -443,81 +406,20 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
     if (right == rights.regions.end() || right->key != key.key) {
       return {Code::forbidden, "region " + std::to_string(key.region) + " is not granted under that key"};
     }
-    MemoryWindow window = make_window(*right);
-    const auto exposed = expose(*right, window != nullptr  ? Access::windows
-                                        : right->read_only ? Access::read
-                                                           : Access::write);
-    if (!exposed.ok()) return exposed.status();
-    AttachReply::Place place{
-        .region = key.region, .key = (*exposed)->key, .begin = (*exposed)->begin, .read_only = right->read_only};
-    if (window != nullptr) {
-      unsigned access = IBV_ACCESS_REMOTE_READ;
-      if (!right->read_only) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-      place.key = ::ibv_inc_rkey(window->rkey);  // what it will be bound under
-      lane.windows.push_back({.memory_window = std::move(window),
-                              .place = lane.said.places.size(),
-                              .exposed = *exposed,
-                              .access = access});
-    } else if ((*exposed)->device_memory == nullptr) {
-      lane.without_windows = true;
-    }
-    lane.said.places.push_back(place);
+    auto granted = regions_.grant(*right, random_);
+    if (!granted.ok()) return granted.status();
+    if (granted->window) lane.windows.push_back({std::move(*granted->window), lane.said.places.size()});
+    lane.without_windows |= granted->on_other_lanes;
+    lane.said.places.push_back(granted->place);
     return {};
-  }
-  // Returns no window for a region in the device's own memory, which cannot have one, and with some devices for none.
-  MemoryWindow make_window(const RegionRight& right) {
-    const auto placed = exposed_.find({right.base, Access::write});
-    const bool in_device = placed != exposed_.end() && placed->second.device_memory != nullptr;
-    const std::uint64_t largest = device_->largest_window();
-    if (in_device || largest == 0) return nullptr;
-    if (right.bytes > largest) {
-      say_without_windows("binds memory windows of up to " + std::to_string(largest) + " bytes, and a region has " +
-                          std::to_string(right.bytes));
-      return nullptr;
-    }
-    MemoryWindow window(::ibv_alloc_mw(domain_.get(), IBV_MW_TYPE_2));
-    if (window == nullptr) say_without_windows(std::string("has no more memory windows: ") + std::strerror(errno));
-    return window;
-  }
-  void say_without_windows(const std::string& why) {
-    if (std::exchange(said_without_windows_, true)) return;
-    log_(device_->name() + " " + why + ": keys of regions are good on every lane of this memory node");
-  }
-
-  // Registers it when a client first asks for it, for good: ending queue pairs revokes rights.
-  Result<const Exposed*> expose(const RegionRight& right, Access wanted) {
-    auto [place, fresh] = exposed_.try_emplace({right.base, wanted});
-    Exposed& exposed = place->second;
-    if (!fresh && exposed.bytes == right.bytes) return &exposed;
-    FARPOOL_CHECK(exposed.device_memory == nullptr);  // what lies there is the whole region
-    exposed.bytes = right.bytes;
-    int access = IBV_ACCESS_LOCAL_WRITE;
-    if (wanted == Access::windows) access |= IBV_ACCESS_MW_BIND;
-    if (wanted != Access::windows) access |= IBV_ACCESS_REMOTE_READ;
-    if (wanted == Access::write) access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-    auto registration =
-        register_memory_at_random(domain_.get(), right.base, right.bytes, access, random_(), exposed.begin);
-    if (!registration.ok()) {
-      exposed_.erase(place);
-      return registration.status();
-    }
-    exposed.registration = std::move(*registration);
-    exposed.key = exposed.registration->rkey;
-    return &exposed;
   }
 
   Status make_trial_word(Lane& lane) {
-    if (lane.trial_word != nullptr) return {Code::invalid_argument, "the client asks for two words to try on"};
-    lane.trial_word = std::make_unique<std::uint64_t>(MaskedCasTrial::kWord);
-    AttachReply::Place place{.region = kTrialWord};
-    auto made = register_memory_at_random(
-        domain_.get(), lane.trial_word.get(), sizeof(std::uint64_t),
-        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC, random_(),
-        place.begin);
+    if (lane.trial) return {Code::invalid_argument, "the client asks for two words to try on"};
+    auto made = regions_.make_trial_word(random_);
     if (!made.ok()) return made.status();
-    lane.trial_memory = std::move(*made);
-    place.key = lane.trial_memory->rkey;
-    lane.said.places.push_back(place);
+    lane.said.places.push_back(made->place);
+    lane.trial = std::move(*made);
     return {};
   }
 
@@ -525,17 +427,10 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   // end.
   bool bind_next(Lane& lane) {
     if (lane.bound == lane.windows.size()) return open(lane);
-    Window& window = lane.windows[lane.bound];
-    ibv_send_wr wr{};
+    const Window& window = lane.windows[lane.bound];
+    ibv_send_wr wr = window.window.binding(lane.said.places[window.place].key);
     wr.wr_id = kBind;
-    wr.opcode = IBV_WR_BIND_MW;
     wr.send_flags = IBV_SEND_SIGNALED;
-    wr.bind_mw = {.mw = window.memory_window.get(),
-                  .rkey = lane.said.places[window.place].key,
-                  .bind_info = {.mr = window.exposed->registration.get(),
-                                .addr = window.exposed->begin,
-                                .length = window.exposed->bytes,
-                                .mw_access_flags = window.access}};
     return post(lane, wr);
   }
 
@@ -631,7 +526,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   // That queue pair has done nothing except bind. The client's next lane goes without windows.
   void give_up_windows(ibv_wc_status status) {
     device_->give_up_windows();
-    say_without_windows(std::string("does not bind memory windows, ") + ::ibv_wc_status_str(status));
+    regions_.say_without_windows(std::string("does not bind memory windows, ") + ::ibv_wc_status_str(status));
   }
   static std::uint64_t answer_request(const Lane& lane) { return kAnswer | (lane.head.number & ~kKind); }
 
@@ -733,7 +628,7 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   Host* host_ = nullptr;
   std::function<std::uint64_t()> random_;
   // Destroyed from the bottom up, after every lane.
-  ProtectionDomain domain_;
+  Regions regions_;
   CompletionEvents events_;
   Completions completions_;
   std::unique_ptr<Inbox> inbox_;
@@ -743,14 +638,12 @@ class VerbsResponder::Lanes final : public session_port::AttachedWire,
   mutable std::mutex servers_mutex_;                  // the control thread alone makes some
   std::vector<std::unique_ptr<CallServer>> servers_;  // of CALLs for data; null: not needed yet
   std::size_t next_server_ = 0;
-  std::map<std::pair<const std::byte*, Access>, Exposed> exposed_;  // by beginning
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> lanes_;
   std::unordered_map<std::uint32_t, Lane*> by_number_;  // of their queue pairs
   std::vector<std::uint32_t> free_replies_;
   std::deque<Arrival> arrived_;
   std::deque<Lane*> waiting_;        // for a room
   std::unique_ptr<Lane> executing_;  // that has ended while its CALL is at work
-  bool said_without_windows_ = false;
   Status failed_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<DeviceEvents::Subscription> subscription_;
@@ -779,10 +672,10 @@ void VerbsResponder::fence(std::uint64_t session_id, std::function<void()> done)
                       [lanes = lanes_.get(), session_id, done = std::move(done)] { lanes->drain(session_id, done); });
 }
 
-Status VerbsResponder::place_in_device(base::Bytes region) { return lanes_->place_in_device(region); }
+Status VerbsResponder::place_in_device(base::Bytes region) { return lanes_->regions().place_in_device(region); }
 
 std::uint64_t VerbsResponder::address_in_packets(const std::byte* region) const {
-  return lanes_->address_in_packets(region);
+  return lanes_->regions().begin_of(region);
 }
 
 VerbsStats VerbsResponder::stats() const { return lanes_->stats(); }
