@@ -75,7 +75,8 @@ target_link_libraries(cuckooduo_owner_test PRIVATE index_cuckooduo node fabric_s
 add_test(NAME cuckooduo_owner COMMAND cuckooduo_owner_test)
 set_tests_properties(cuckooduo_owner PROPERTIES LABELS room TIMEOUT 900)
 # The suite of index protocols for CuckooDuo, with it as the one protocol of the list.
-add_executable(cuckooduo_contract_test protocols/cuckooduo/contract_test.cc protocols/cuckooduo/protocols.cc protocols/cuckooduo/shapes.cc)
+add_executable(cuckooduo_contract_test protocols/cuckooduo/contract_test.cc protocols/cuckooduo/table_test.cc protocols/cuckooduo/protocols.cc
+               protocols/cuckooduo/shapes.cc)
 target_link_libraries(cuckooduo_contract_test PRIVATE index_cuckooduo sim fabric_tcp GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME cuckooduo_contract COMMAND cuckooduo_contract_test)
 set_tests_properties(cuckooduo_contract PROPERTIES LABELS room TIMEOUT 900)
