@@ -70,12 +70,13 @@ add_test(NAME outback_pool COMMAND outback_pool_test)
 set_tests_properties(outback_pool PROPERTIES LABELS room TIMEOUT 900)
 # Owners of CuckooDuo tables at a memory node: the list of protocols does not have CuckooDuo yet, so another is linked in its place.
 add_executable(cuckooduo_owner_test protocols/cuckooduo/owner_test.cc protocols/cuckooduo/replica_test.cc protocols/cuckooduo/relay_test.cc
-               protocols/cuckooduo/list.cc protocols/cuckooduo/shapes.cc)
+               protocols/cuckooduo/scan_test.cc protocols/cuckooduo/list.cc protocols/cuckooduo/shapes.cc)
 target_link_libraries(cuckooduo_owner_test PRIVATE index_cuckooduo node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME cuckooduo_owner COMMAND cuckooduo_owner_test)
 set_tests_properties(cuckooduo_owner PROPERTIES LABELS room TIMEOUT 900)
 # The suite of index protocols for CuckooDuo, with it as the one protocol of the list.
-add_executable(cuckooduo_contract_test protocols/cuckooduo/contract_test.cc protocols/cuckooduo/protocols.cc protocols/cuckooduo/shapes.cc)
+add_executable(cuckooduo_contract_test protocols/cuckooduo/contract_test.cc protocols/cuckooduo/table_test.cc protocols/cuckooduo/protocols.cc
+               protocols/cuckooduo/shapes.cc)
 target_link_libraries(cuckooduo_contract_test PRIVATE index_cuckooduo sim fabric_tcp GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME cuckooduo_contract COMMAND cuckooduo_contract_test)
 set_tests_properties(cuckooduo_contract PROPERTIES LABELS room TIMEOUT 900)

@@ -100,6 +100,7 @@ struct Table::State final : session::Repairable {
   index::Marks marks;
   std::uint64_t restless_scans = 0, stale_extents = 0;
   bool standing = false;       // it owns the table, or tries to
+  bool heard = false;          // of another owner, since this client began to try
   bool leaving = false;        // it says goodbye
   Status trouble;              // of the last try
   session::WaitQueue changed;  // for `standing`, `leaving`, and the beginning of an ownership
@@ -118,8 +119,14 @@ void Table::State::stand() {
 }
 
 Task<void> Table::State::hold() {
-  // A holder of the lease that has died is fenced within two failure timeouts.
-  trouble = co_await owner.take(now() + kLongestRebuild, now() + 2 * failure_timeout());
+  // A holder of the lease that has died is fenced within two failure timeouts. Each try is short: this client may leave
+  // meanwhile, or hear from an owner.
+  const Nanos give_up = now() + 2 * failure_timeout();
+  const auto hopeful = [&] { return session.alive() && !leaving && !session.leaving() && !heard && now() < give_up; };
+  heard = false;
+  do {
+    trouble = co_await owner.take(now() + kLongestRebuild, now() + failure_timeout() / 16);
+  } while (trouble.code() == Code::timed_out && hopeful());
   if (trouble.ok()) {
     if (owner.owns()) inbox.open();
     changed.wake_all();
@@ -184,6 +191,7 @@ Task<Result<bool>> Table::State::change(KvOp op, std::string_view key, std::stri
     }
     const Result<Outbox::Asked> asked = co_await outbox.ask(op, key, value, version, deadline, cost);
     if (!asked.ok()) co_return asked.status();
+    heard = heard || asked->status == KvStatus::done || asked->status == KvStatus::version;
     if (asked->status == KvStatus::done) co_return asked->existed;
     if (asked->status == KvStatus::version) {
       co_return Status(Code::stale, "the key's pair has another version; nothing was changed");
