@@ -163,7 +163,8 @@ func SetUp(mgr manager.Manager, server *Server, options Options) (Source, error)
 		return nil, err
 	}
 	handler := NewHandler(pools{mgr.GetCache()}, options.Settings, options.Metrics, options.Clock, mgr.GetLogger().WithName("injector"))
-	server.Register(Path, handler)
+	// Asking the manager for the server is what makes it start the server.
+	mgr.GetWebhookServer().Register(Path, handler)
 	server.source.Store(&source)
 	return source, nil
 }
