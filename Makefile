@@ -249,6 +249,10 @@ bench: deps daemons ## GET and SET through one compute shard, beside redis-serve
 	@hack/deps bench >&2
 	@go run ./dataplane/bench/resp $(ARGS)
 
+.PHONY: bench-eviction
+bench-eviction: deps daemons ## hit ratios of full pools beside redis-server, and writes to full pools: ARGS='-traces scan -policies allkeys-lru', ARGS=-help
+	@go run ./hack/hits $(ARGS)
+
 # The programs of pages in docs/measurements.
 FIGURES := cuckooduo_index race_cost race_fill race_growth rcuckoo_cost rcuckoo_fill simulate swordbox_bench ycsb
 

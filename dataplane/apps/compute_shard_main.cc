@@ -332,6 +332,7 @@ Status Daemon::make_shards() {
   process_->set_passwords(password_files_.passwords());
   std::vector<std::string> begin = settings_.bootstrap.fixed;
   begin.insert(begin.end(), remembered_.begin(), remembered_.end());
+  const auto accesses = std::make_shared<client::Accesses>();
   for (std::size_t i = 0; i < settings_.threads; ++i) {
     auto loop = std::make_unique<net::Loop>();
     auto port = make_port(settings_.wire, *loop, tls_, device_);
@@ -341,8 +342,8 @@ Status Daemon::make_shards() {
       keeper_.keep(shards_[i]->state());
     };
     const auto on_fenced = [this](const std::string& why) { control_.post([this, why] { end_fenced(why); }); };
-    shards_.push_back(
-        std::make_unique<Shard>(settings_, i, std::move(loop), std::move(*port), begin, on_change, on_fenced));
+    shards_.push_back(std::make_unique<Shard>(settings_, i, std::move(loop), std::move(*port), begin, accesses,
+                                              on_change, on_fenced));
     shards_.back()->worker().set_passwords(password_files_.passwords());
     equip(shards_.back()->worker().service(), *shards_.back());
   }

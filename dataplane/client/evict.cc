@@ -192,7 +192,8 @@ std::vector<const std::string*> Pool::choose(const Page& page, Turn& turn, std::
     if (expires && at < time) {
       chosen.push_back(&key);
     } else if (policy_.allows(at)) {
-      const Accesses::Use use = policy_.watches() ? accesses_.use_of(hash_of(key), port_.now()) : Accesses::Use{};
+      const Accesses::Use use =
+          policy_.watches() ? options_.accesses->use_of(hash_of(key), port_.now()) : Accesses::Use{};
       candidates.push_back({&key, rank(policy_.by(), use, at, port_.random())});
     } else {
       ++turn.stay;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,8 +41,8 @@ class PoolEvictionTest : public PoolTest, public ::testing::WithParamInterface<P
     map.set_eviction(eviction);
     publish(map);
   }
-  Client& connected() {
-    Client& client = connect();
+  Client& connected(std::shared_ptr<Accesses> accesses = nullptr) {
+    Client& client = connect({"node-0:7400", "node-1:7400"}, 5 * kSecond, std::move(accesses));
     EXPECT_TRUE(run_until_ready(client));
     return client;
   }
@@ -178,6 +179,37 @@ TEST_P(PoolEvictionTest, TwoClientsFillAPoolTogether) {
 }
 
 // Redis's volatile policies: a key without an expiry is never evicted, even if there is nothing else.
+// One client reads keys, and the other evicts, as workers of a compute shard do.
+TEST_P(PoolEvictionTest, WhatOneClientOfAProcessReadsStaysInSpiteOfTheOthers) {
+  publish_with(v1alpha1::EVICTION_ALLKEYS_LRU);
+  const auto accesses = std::make_shared<Accesses>();
+  Client& writer = connected(accesses);
+  Client& reader = connected(accesses);
+  constexpr int kHot = 100;
+  Load load;
+  int reads = 0;
+  while (load.to < kTooMany) {
+    fill_up_to(writer, load, load.to + kStep);
+    reads += static_cast<int>(keys(reader, kHot).size());
+  }
+  EXPECT_EQ(load.refused, 0);
+  EXPECT_GT(writer.pool->counters().evicted_keys.get(), 0u);
+  EXPECT_EQ(reads, kTooMany / kStep * kHot);
+}
+
+TEST_P(PoolEvictionTest, AClientThatComesLaterKeepsWhatItReads) {
+  publish_with(v1alpha1::EVICTION_ALLKEYS_LRU);
+  Client& first = connected();
+  Load load{.hot = 100};
+  fill_up_to(first, load, kTooMany);
+  Client& later = connected();
+  EXPECT_EQ(keys(later, load.hot).size(), 100u);
+  fill_up_to(later, load, kTooMany + 2000);
+  EXPECT_EQ(load.refused, 0);
+  EXPECT_EQ(load.hot_misses, 0);
+  EXPECT_GT(later.pool->counters().evicted_keys.get(), 0u);
+}
+
 TEST_P(PoolEvictionTest, AVolatilePolicyTakesKeysThatExpireAlone) {
   for (const auto policy : {v1alpha1::EVICTION_VOLATILE_TTL, v1alpha1::EVICTION_VOLATILE_LRU}) {
     publish_with(policy, policy == v1alpha1::EVICTION_VOLATILE_TTL ? 1 : 2);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a full memory node loses (docs/adr/0043-eviction.md): the pool's policy, what this client has seen of the
-// use of keys, and which of some keys go first. Pure: the time and chance come from the callers.
+// Which keys a full memory node loses (docs/adr/0043-eviction.md): the pool's policy, what is known of the use of keys,
+// and which of some keys go first. Pure: the time and chance come from the callers.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <new>
 #include <string_view>
 
 #include "base/time.h"
@@ -62,10 +64,11 @@ class EvictionPolicy {
   bool only_expiring_ = false;
 };
 
-// What one client has seen of the use of keys: when each was used last, and about how often (the logarithmic counter
-// of Redis, which falls by one for each minute without use). It knows kEntries keys at most; in each set of kWays it
-// forgets the key that has not been used for longest. A key that it does not know counts as not used since it began to
-// watch. Memory: 8 bytes an entry, from the first watch() on; the kernel gives a page when the first key falls into it.
+// What the clients of one process have seen of the use of keys: when each was used last, and about how often (the
+// logarithmic counter of Redis, which falls by one for each minute without use). It knows kEntries keys at most; in each
+// set of kWays it forgets the key that has not been used for longest. A key that it does not know counts as not used
+// since watch() was called first. Memory: 8 bytes an entry; the kernel gives a page when the first key falls into it.
+// Any thread may call it, without a lock: of two uses at the same moment one may be lost.
 class Accesses {
  public:
   static constexpr std::size_t kWays = 4;
@@ -78,41 +81,46 @@ class Accesses {
     std::uint64_t count = 0;
   };
 
-  bool watching() const { return entries_ != nullptr; }
-  // Begins to watch, if it does not yet.
-  void watch(base::Nanos now) {
-    if (watching()) return;
-    entries_.reset(static_cast<std::uint64_t*>(std::calloc(kEntries, sizeof(std::uint64_t))));
-    begun_ = units(now);
+  Accesses() : entries_(static_cast<std::uint64_t*>(std::calloc(kEntries, sizeof(std::uint64_t)))) {
+    if (entries_ == nullptr) throw std::bad_alloc();
   }
-  void stop() { entries_.reset(); }
 
-  // Notes a use of the key with this hash. Needs watching().
+  // Begins to watch, if nobody has done so yet.
+  void watch(base::Nanos now) {
+    std::uint64_t not_yet = kNotYet;
+    begun_.compare_exchange_strong(not_yet, units(now), std::memory_order_relaxed);
+  }
+
+  // Notes a use of the key with this hash.
   void touch(std::uint64_t hash, base::Nanos now, std::uint64_t chance) {
-    std::uint64_t* const set = set_of(hash);
+    const std::size_t set = set_of(hash);
     const std::uint64_t at = units(now);
-    std::uint64_t* oldest = set;
-    for (std::size_t way = 0; way < kWays; ++way) {
-      if (is_of(set[way], hash)) {
-        const std::uint64_t count = risen(decayed(count_of(set[way]), idle(set[way], at)), chance);
-        set[way] = entry(hash, count, at);
+    std::size_t oldest = set;
+    std::uint64_t longest = 0;
+    for (std::size_t place = set; place < set + kWays; ++place) {
+      const std::uint64_t known = load(place);
+      if (is_of(known, hash)) {
+        const std::uint64_t count = risen(decayed(count_of(known), idle(known, at)), chance);
+        const std::uint64_t next = entry(hash, count, at);
+        // Threads that use one key again and again do not take its cache line from each other.
+        if (next != known) store(place, next);
         return;
       }
-      if (set[way] == 0 || (*oldest != 0 && idle(set[way], at) > idle(*oldest, at))) oldest = &set[way];
+      const std::uint64_t since = known == 0 ? kNotYet : idle(known, at) + 1;
+      if (since > longest) longest = since, oldest = place;
     }
-    *oldest = entry(hash, kFirstCount, at);
+    store(oldest, entry(hash, kFirstCount, at));
   }
   Use use_of(std::uint64_t hash, base::Nanos now) const {
+    const std::size_t set = set_of(hash);
     const std::uint64_t at = units(now);
-    if (watching()) {
-      const std::uint64_t* const set = set_of(hash);
-      for (std::size_t way = 0; way < kWays; ++way) {
-        if (!is_of(set[way], hash)) continue;
-        const std::uint64_t since = idle(set[way], at);
-        return {since, decayed(count_of(set[way]), since)};
-      }
+    for (std::size_t place = set; place < set + kWays; ++place) {
+      const std::uint64_t known = load(place);
+      if (!is_of(known, hash)) continue;
+      const std::uint64_t since = idle(known, at);
+      return {since, decayed(count_of(known), since)};
     }
-    const std::uint64_t since = at - begun_;
+    const std::uint64_t since = at - std::min(at, begun_.load(std::memory_order_relaxed));
     return {since, decayed(kFirstCount, since)};
   }
 
@@ -127,7 +135,12 @@ class Accesses {
   static std::uint64_t tag_of(std::uint64_t hash) { return hash >> 40 | 1; }
   static bool is_of(std::uint64_t entry, std::uint64_t hash) { return entry >> 40 == tag_of(hash); }
   static std::uint64_t count_of(std::uint64_t entry) { return entry >> 32 & 0xff; }
-  static std::uint64_t idle(std::uint64_t entry, std::uint64_t at) { return (at - entry) & kTime; }
+  // A thread may have read the clock, and written the entry, a little later than the caller read it.
+  static constexpr std::uint64_t kAhead = 1024;
+  static std::uint64_t idle(std::uint64_t entry, std::uint64_t at) {
+    const std::uint64_t since = (at - entry + kAhead) & kTime;
+    return since - std::min(since, kAhead);
+  }
   static std::uint64_t entry(std::uint64_t hash, std::uint64_t count, std::uint64_t at) {
     return tag_of(hash) << 40 | count << 32 | (at & kTime);
   }
@@ -139,10 +152,17 @@ class Accesses {
     const std::uint64_t above = count - std::min(count, kFirstCount);
     return chance % (above * kRarer + 1) == 0 ? count + 1 : count;
   }
-  std::uint64_t* set_of(std::uint64_t hash) const { return &entries_.get()[hash % (kEntries / kWays) * kWays]; }
+  static std::size_t set_of(std::uint64_t hash) { return hash % (kEntries / kWays) * kWays; }
+  std::uint64_t load(std::size_t place) const {
+    return std::atomic_ref(entries_.get()[place]).load(std::memory_order_relaxed);
+  }
+  void store(std::size_t place, std::uint64_t entry) {
+    std::atomic_ref(entries_.get()[place]).store(entry, std::memory_order_relaxed);
+  }
 
-  std::unique_ptr<std::uint64_t[], Free> entries_;
-  std::uint64_t begun_ = 0;
+  static constexpr std::uint64_t kNotYet = ~0ull;
+  const std::unique_ptr<std::uint64_t[], Free> entries_;
+  std::atomic<std::uint64_t> begun_ = kNotYet;
 };
 
 // Returns how soon a key goes, among keys that the policy allows: the highest first. `chance` decides where the policy

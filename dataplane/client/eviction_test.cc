@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -52,9 +53,7 @@ TEST(EvictionPolicy, HasTheNameAndTheMeaningThatRedisGivesIt) {
 
 TEST(Accesses, KnowWhenAKeyWasUsedLast) {
   Accesses accesses;
-  EXPECT_FALSE(accesses.watching());
   accesses.watch(kStart);
-  ASSERT_TRUE(accesses.watching());
   const std::uint64_t key = base::mix(1), other = base::mix(2);
   accesses.touch(key, kStart + 10 * kUnit, 1);
   EXPECT_EQ(accesses.use_of(key, kStart + 30 * kUnit).idle, 20u);
@@ -62,9 +61,31 @@ TEST(Accesses, KnowWhenAKeyWasUsedLast) {
   EXPECT_EQ(accesses.use_of(other, kStart + 30 * kUnit).idle, 30u) << "not used since it began to watch";
   accesses.touch(key, kStart + 30 * kUnit, 1);
   EXPECT_EQ(accesses.use_of(key, kStart + 30 * kUnit).idle, 0u);
-  accesses.stop();
-  EXPECT_FALSE(accesses.watching());
-  EXPECT_EQ(accesses.use_of(key, kStart + 30 * kUnit).idle, 30u);
+}
+
+// Threads read the clock at different times, and write in another order.
+TEST(Accesses, TakeAUseAheadOfTheClockForOneOfNow) {
+  Accesses accesses;
+  accesses.watch(kStart);
+  const std::uint64_t key = base::mix(1), other = base::mix(2);
+  accesses.touch(key, kStart + 10 * kUnit, 1);
+  EXPECT_EQ(accesses.use_of(key, kStart + 9 * kUnit).idle, 0u);
+  EXPECT_EQ(accesses.use_of(other, kStart - kUnit).idle, 0u);
+}
+
+TEST(Accesses, AreSharedByThreads) {
+  Accesses accesses;
+  accesses.watch(kStart);
+  constexpr std::uint64_t kKeys = 1000;
+  const auto use_all = [&accesses](Nanos at) {
+    for (std::uint64_t i = 0; i < kKeys; ++i) accesses.touch(base::mix(i), at, i);
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i <= 4; ++i) threads.emplace_back(use_all, kStart + i * kUnit);
+  for (std::thread& each : threads) each.join();
+  for (std::uint64_t i = 0; i < kKeys; ++i) {
+    EXPECT_LE(accesses.use_of(base::mix(i), kStart + 4 * kUnit).idle, 3u);
+  }
 }
 
 // Redis's logarithmic counter: 5 at first, one more by a chance that gets less, one less for each minute without use.

@@ -116,9 +116,8 @@ void Pool::adopt(map::Map map) {
   map_ = std::move(map);
   policy_ = EvictionPolicy::of(map_->message().eviction());
   if (policy_.watches()) {
-    accesses_.watch(port_.now());
-  } else {
-    accesses_.stop();
+    if (options_.accesses == nullptr) options_.accesses = std::make_shared<Accesses>();
+    options_.accesses->watch(port_.now());
   }
   for (const auto& link : links_) {
     link->move = move_of(*link);

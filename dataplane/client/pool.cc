@@ -87,7 +87,7 @@ std::uint64_t Pool::hash_of(std::string_view key) const {
 }
 
 void Pool::used(const Account& account) {
-  if (accesses_.watching()) accesses_.touch(account.hash, port_.now(), port_.random());
+  if (policy_.watches()) options_.accesses->touch(account.hash, port_.now(), port_.random());
 }
 
 Pool::Link* Pool::route(std::string_view key, Account& account) const {

@@ -125,6 +125,9 @@ class Pool final : public Kv {
     bool reclaims = true;
     // The deadline of a handshake, and of a read of the map; once known, the pool's failure timeout if that is longer.
     Nanos connect_deadline = 3 * base::kSecond;
+    // What is known of the use of keys, by which keys are evicted: the same for all pools of a process, on whatever thread.
+    // None: this pool keeps what it sees itself, from the first policy on that needs it.
+    std::shared_ptr<Accesses> accesses;
     // Called when the epoch, or the sessions with its nodes, have changed; never inline from an operation.
     std::function<void(const PoolState&)> on_change;
     // Called when a memory node admits no session of this process any more, because the operator has fenced it for good;
@@ -301,7 +304,6 @@ class Pool final : public Kv {
   bool started_ = false;
   session::PoolClock clock_{&counters_.doubted_clocks};
   EvictionPolicy policy_;
-  Accesses accesses_;
   Gates gates_;
   session::WaitQueue changed_;    // something an operation may wait for
   session::WaitQueue refresh_;    // the map should be read

@@ -157,7 +157,7 @@ class PoolTest : public ::testing::Test {
     PoolState told;  // with the last of them
   };
   Client& connect(std::vector<std::string> bootstrap = {"node-0:7400", "node-1:7400"},
-                  Nanos deadline = 5 * base::kSecond) {
+                  Nanos deadline = 5 * base::kSecond, std::shared_ptr<Accesses> accesses = nullptr) {
     clients_.push_back(std::make_unique<Client>());
     Client& client = *clients_.back();
     client.port = &network_.add_client({.pool_uid = kUid, .role = "client", .name = "c", .authenticated = true});
@@ -168,6 +168,7 @@ class PoolTest : public ::testing::Test {
                                     .map_key = map_key_,
                                     .operation_deadline = deadline,
                                     .reclaims = reclaims_,
+                                    .accesses = std::move(accesses),
                                     .on_change =
                                         [&client](const PoolState& state) {
                                           ++client.changes;

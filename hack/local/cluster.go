@@ -47,6 +47,7 @@ type Cluster struct {
 	secret    []byte
 	mapKey    ed25519.PrivateKey
 	epoch     uint64
+	eviction  farpoolv1alpha1.Eviction
 }
 
 // Shape is what a pool of processes is made of.
@@ -61,6 +62,7 @@ type Shape struct {
 	Lease    time.Duration // of a client; the failure timeout is half of it
 	Wire     string
 	Front    [][]string // flags that a compute shard has besides, by its number
+	Eviction farpoolv1alpha1.Eviction
 }
 
 // Flags lets a command line choose, beginning with what the shape is.
@@ -97,7 +99,7 @@ const (
 var wires = []string{TCP, SHM, Verbs}
 
 func NewCluster(directory string, s Shape) (*Cluster, error) {
-	c := &Cluster{Directory: directory, binaries: s.Binaries, secret: make([]byte, 16)}
+	c := &Cluster{Directory: directory, binaries: s.Binaries, secret: make([]byte, 16), eviction: s.Eviction}
 	if _, err := rand.Read(c.secret); err != nil {
 		return nil, err
 	}
@@ -282,7 +284,7 @@ func (n *MemoryNode) facts(ctx context.Context) (*farpoolv1alpha1.Facts, error) 
 // Publish makes an epoch of the lives that the memory nodes are in now, and gives it to all of them.
 func (c *Cluster) Publish(ctx context.Context) error {
 	c.epoch++
-	shards := &farpoolv1alpha1.ShardMap{PoolUid: PoolUID, Epoch: c.epoch, DirectoryVersion: 1}
+	shards := &farpoolv1alpha1.ShardMap{PoolUid: PoolUID, Epoch: c.epoch, DirectoryVersion: 1, Eviction: c.eviction}
 	for 1<<shards.DirectoryDepth < len(c.Nodes) {
 		shards.DirectoryDepth++
 	}

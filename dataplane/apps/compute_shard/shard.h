@@ -25,12 +25,13 @@
 
 namespace farpool::apps {
 
-// One worker thread: a loop, a port, its own way into the pool, and the connections that it was given. `on_fenced`:
-// client::Pool::Options.
+// One worker thread: a loop, a port, its own way into the pool, and the connections that it was given. `accesses` and
+// `on_fenced`: client::Pool::Options.
 class Shard {
  public:
   Shard(const ShardSettings& settings, std::size_t index, std::unique_ptr<net::Loop> loop,
-        std::unique_ptr<fabric::Port> port, std::vector<std::string> bootstrap, std::function<void()> on_change,
+        std::unique_ptr<fabric::Port> port, std::vector<std::string> bootstrap,
+        std::shared_ptr<client::Accesses> accesses, std::function<void()> on_change,
         std::function<void(const std::string&)> on_fenced)
       : on_change_(std::move(on_change)),
         loop_(std::move(loop)),
@@ -41,6 +42,7 @@ class Shard {
                        .bootstrap = std::move(bootstrap),
                        .map_key = settings.common.map_key,
                        .operation_deadline = settings.operation_deadline,
+                       .accesses = std::move(accesses),
                        .on_change = [this](const client::PoolState& state) { note(state); },
                        .on_fenced = std::move(on_fenced),
                        .log =
