@@ -178,7 +178,6 @@ TEST_P(PoolEvictionTest, TwoClientsFillAPoolTogether) {
   for (const int key : keys(b, other.to)) EXPECT_TRUE(there.contains(key)) << key;
 }
 
-// Redis's volatile policies: a key without an expiry is never evicted, even if there is nothing else.
 // One client reads keys, and the other evicts, as workers of a compute shard do.
 TEST_P(PoolEvictionTest, WhatOneClientOfAProcessReadsStaysInSpiteOfTheOthers) {
   publish_with(v1alpha1::EVICTION_ALLKEYS_LRU);
@@ -210,6 +209,7 @@ TEST_P(PoolEvictionTest, AClientThatComesLaterKeepsWhatItReads) {
   EXPECT_GT(later.pool->counters().evicted_keys.get(), 0u);
 }
 
+// Redis's volatile policies: a key without an expiry is never evicted, even if there is nothing else.
 TEST_P(PoolEvictionTest, AVolatilePolicyTakesKeysThatExpireAlone) {
   for (const auto policy : {v1alpha1::EVICTION_VOLATILE_TTL, v1alpha1::EVICTION_VOLATILE_LRU}) {
     publish_with(policy, policy == v1alpha1::EVICTION_VOLATILE_TTL ? 1 : 2);
