@@ -57,7 +57,7 @@ kind: KVPool
 metadata: {name: %s}
 spec:
   network: {transport: TCP}
-  memory: {pools: [{name: memory, replicas: %d, resources: {requests: {cpu: 100m}}, memory: 64Mi}]}
+  memory: {pools: [{name: memory, replicas: %d, resources: {requests: {cpu: 100m}}, lend: 64Mi}]}
   compute: {pools: [{name: shards, replicas: %d}]}
 %s`, name, memoryNodes, shards, more)
 }
