@@ -204,3 +204,60 @@ func TestABindingFollowsThePassword(t *testing.T) {
 		wants("four", "it was")
 	}
 }
+
+// withPassword is a pool whose Secret has a password.
+func withPassword(word string) *scene {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.withShard()
+	s.Pool.Spec.Security.Password = v1alpha1.PasswordGenerated
+	s.Secrets["cache-password"] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-password"}, Data: map[string][]byte{render.KeyPassword: []byte(word)}}
+	return s
+}
+
+// TestTheFirstBindingWaitsForNoShard: applications have no password that they could go on with.
+func TestTheFirstBindingWaitsForNoShard(t *testing.T) {
+	s := withPassword("one")
+	s.takes("a")
+	s.Agents["pod-a"] = agent.Observation{State: agent.Connecting}
+	s.ComputePods[0].Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.1.1"}
+	if !s.decide(t).Status.Unsettled {
+		t.Fatal("the shard was heard")
+	}
+	if got := s.bound(t)["password"]; got != "one" {
+		t.Errorf("applications have %q", got)
+	}
+}
+
+// TestABindingForgetsThePassword of a pool that asks for none any more, though its shards still do.
+func TestABindingForgetsThePassword(t *testing.T) {
+	s := withPassword("old")
+	s.takes("a", "old")
+	if got := s.bound(t)["password"]; got != "old" {
+		t.Fatalf("applications have %q", got)
+	}
+	s.Pool.Spec.Security.Password = v1alpha1.PasswordNone
+	if got := s.bound(t); got["password"] != "" || got["uri"] != "redis://cache.shop.svc:6379" {
+		t.Errorf("applications have %v", got)
+	}
+}
+
+// TestAnEmptyPasswordIsNone: line ends alone are no password.
+func TestAnEmptyPasswordIsNone(t *testing.T) {
+	if got := withPassword("\r\n").bound(t); got != nil {
+		t.Errorf("applications have %v", got)
+	}
+}
+
+// TestOfShardsThatTakeOnePasswordEachTheFirstIsBelieved where the operator does not read the Secret.
+func TestOfShardsThatTakeOnePasswordEachTheFirstIsBelieved(t *testing.T) {
+	s := newScene(1, v1alpha1.DataPolicyCache)
+	s.withShard()
+	s.Pool.Spec.Security.Password = v1alpha1.PasswordSecret
+	s.Pool.Spec.Security.PasswordSecret = &v1alpha1.SecretKey{Name: "people", Key: "word"}
+	s.takes("a", "one")
+	s.takes("bb", "other")
+	c := meta.FindStatusCondition(s.decide(t).Status.Pool.Conditions, v1alpha1.ConditionUpToDate)
+	if c == nil || !strings.Contains(c.Message, "(bb)") {
+		t.Errorf("%+v", c)
+	}
+}
