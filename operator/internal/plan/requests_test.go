@@ -34,6 +34,7 @@ func TestRequestsAreCountedAsTheSchedulerCounts(t *testing.T) {
 	}{
 		"nothing":                   {corev1.PodSpec{Containers: []corev1.Container{{}}}, corev1.ResourceList{}},
 		"one":                       {corev1.PodSpec{Containers: []corev1.Container{container("100m", "320Mi")}}, list("100m", "320Mi")},
+		"one before, for zero":      {corev1.PodSpec{Containers: []corev1.Container{{}}, InitContainers: []corev1.Container{container("0", "0")}}, corev1.ResourceList{}},
 		"huge pages":                {corev1.PodSpec{Containers: []corev1.Container{pages}}, whole},
 		"two, and a runtime's":      {corev1.PodSpec{Containers: []corev1.Container{container("100m", "320Mi"), container("1", "1Gi")}, Overhead: list("250m", "120Mi")}, list("1350m", "1464Mi")},
 		"a sidecar":                 {corev1.PodSpec{Containers: []corev1.Container{container("100m", "320Mi")}, InitContainers: []corev1.Container{sidecar}}, list("150m", "352Mi")},
