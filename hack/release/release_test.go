@@ -27,6 +27,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
@@ -105,14 +106,10 @@ func serveRegistry(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-func TestAReleaseIsPushed(t *testing.T) {
-	r := small(t)
-	host := serveRegistry(t)
-	p := push{from: r.out, registry: host + "/farpool", plain: true}
-	if err := p.run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	reference, err := name.ParseReference(host+"/farpool/operator:0.1.0", name.Insecure)
+// pushedImage returns what a registry has under a name, and the first image of it.
+func pushedImage(t *testing.T, named string) (*v1.IndexManifest, v1.Image) {
+	t.Helper()
+	reference, err := name.ParseReference(named, name.Insecure)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,12 +121,23 @@ func TestAReleaseIsPushed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(manifest.Manifests) != 2 || manifest.Manifests[1].Platform.Architecture != "arm64" {
-		t.Errorf("the registry has %v", manifest.Manifests)
-	}
 	image, err := index.Image(manifest.Manifests[0].Digest)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return manifest, image
+}
+
+func TestAReleaseIsPushed(t *testing.T) {
+	r := small(t)
+	host := serveRegistry(t)
+	p := push{from: r.out, registry: host + "/farpool", plain: true}
+	if err := p.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	manifest, image := pushedImage(t, host+"/farpool/operator:0.1.0")
+	if len(manifest.Manifests) != 2 || manifest.Manifests[1].Platform.Architecture != "arm64" {
+		t.Errorf("the registry has %v", manifest.Manifests)
 	}
 	config, err := image.ConfigFile()
 	if err != nil {

@@ -135,8 +135,8 @@ func (r *Reconciler) emit(list []plan.Event) {
 	}
 }
 
-// announce sends an event before it returns, and remembers that. Its serial is another than that of others of the look. A recorder sends events later. If the operator died first, a status would say that they were sent, and
-// they never would be.
+// announce sends an event before it returns, and remembers that it has. The serial tells events of one look from each other. A recorder would send the event later: if
+// the operator died first, a status would say that it was sent, and it never would be.
 func (r *Reconciler) announce(ctx context.Context, pool types.NamespacedName, next step, serial int) {
 	told := next.event
 	regarding, err := reference.GetReference(r.client.Scheme(), told.Regarding)
