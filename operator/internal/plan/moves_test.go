@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -191,6 +192,7 @@ func (d *drill) step(dies bool) *decision {
 		}
 	}
 	d.noneIsEvictable(plan)
+	d.eventsAreKept(plan)
 	d.Agents = heard
 	effects := d.effects(plan)
 	most := len(effects)
@@ -208,6 +210,40 @@ func (d *drill) step(dies bool) *decision {
 		clear(d.said)
 	}
 	return plan
+}
+
+// eventsAreKept with the statuses that announce them: while such a status is left for later, the event is decided again though all others are written, and once it is
+// written, the event is not.
+func (d *drill) eventsAreKept(plan *decision) {
+	d.t.Helper()
+	if plan.Status.Unsettled {
+		return
+	}
+	writes := plan.Statuses(d.Snapshot)
+	decides := func(event Event, written func(types.UID) bool) bool {
+		for _, write := range writes {
+			if status := reflect.ValueOf(write.Object).Elem().FieldByName("Status"); written(write.Object.GetUID()) {
+				was := reflect.ValueOf(status.Interface())
+				status.Set(reflect.ValueOf(write.Status).Elem())
+				defer status.Set(was)
+			}
+		}
+		return slices.ContainsFunc(d.decide(d.t).Status.Events, func(again Event) bool {
+			return again.Reason == event.Reason && again.By == event.By && again.Regarding.GetUID() == event.Regarding.GetUID()
+		})
+	}
+	for _, event := range plan.Status.Events {
+		if event.Of != "" {
+			continue // a step, which may be over by then
+		}
+		by := cmp.Or(event.By, event.Regarding.GetUID())
+		if !decides(event, func(object types.UID) bool { return object != by }) {
+			d.t.Fatalf("%s is lost if only the status of %s is left for later: %s", event.Reason, by, event.Note)
+		}
+		if decides(event, func(object types.UID) bool { return object == by }) {
+			d.t.Fatalf("%s is told again though the status of %s is written: %s", event.Reason, by, event.Note)
+		}
+	}
 }
 
 // noneIsEvictable with keys that could leave it before: not of memory nodes that share keys, unless these could not leave.
@@ -400,7 +436,7 @@ func (d *drill) apply(object any) bool {
 			d.MemoryPools = map[string]*v1alpha1.MemoryNodePool{}
 		}
 		if d.MemoryPools[*object.Name] == nil {
-			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name}}
+			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID("pool-" + *object.Name)}}
 		}
 		return write(&d.MemoryPools[*object.Name].Spec, v1alpha1.MemoryNodePoolSpec{
 			PoolName: *object.Spec.PoolName, MemoryPool: *object.Spec.MemoryPool, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas})

@@ -414,5 +414,5 @@ func (d *decision) limited(entry *v1alpha1.MemoryPool, status metav1.ConditionSt
 	if object == nil || status != metav1.ConditionTrue || reason == v1alpha1.ReasonApprovalRequired || meta.IsStatusConditionTrue(object.Status.Conditions, c.Type) {
 		return
 	}
-	d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: corev1.EventTypeWarning, Reason: reason, Action: "Grow", Note: c.Message})
+	d.Status.Events = append(d.Status.Events, Event{Regarding: d.Pool, Type: corev1.EventTypeWarning, Reason: reason, Action: "Grow", Note: c.Message, By: object.UID})
 }
