@@ -31,6 +31,8 @@ endif
 export FARPOOL_STARTED
 KINDCTL := go run ./hack/kindctl
 STEP := hack/step
+# One ninja at a time in a build tree.
+built = flock build/$(1)/lock cmake --build build/$(1)
 
 .PHONY: help
 help:
@@ -52,9 +54,10 @@ build: deps build/dev/build.ninja ## build everything for development
 	@cmake --build build/dev -j $(JOBS)
 	@go build ./...
 
+SHIPPED := farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor
 .PHONY: daemons
 daemons: build/release/build.ninja ## build the daemons with optimisation: build/release/apps
-	@cmake --build build/release -j $(JOBS) --target farpool-memory-node farpool-compute-shard farpool-fsck farpool-doctor
+	@$(call built,release) -j $(JOBS) --target $(SHIPPED)
 
 .PHONY: run
 run: deps daemons ## one memory node and one compute shard on this machine, without Kubernetes
@@ -97,21 +100,35 @@ down: ## remove what `make up` made: the cluster, and the Docker daemon if it st
 .PHONY: test
 test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftRoCE, Go tests, short e2e on kind, over RDMA if that changed
 	@$(STEP) lint $(MAKE) lint
-	@$(STEP) clang-tidy $(MAKE) tidy TIDY=sources
-	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
+	@$(STEP) clang-tidy $(MAKE) tidy TIDY=gate
+	@$(STEP) "C++ builds" $(MAKE) build-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
-	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
 	@$(STEP) "drivers and tools for Redis" $(MAKE) test-tools
-	@$(STEP) "allocations, coroutine frames" $(MAKE) frames
+	@hack/beside '$(MAKE) gate-clusters' '$(MAKE) gate-tests'
+
+.PHONY: build-cpp
+build-cpp: build/asan/build.ninja build/release/build.ninja
+	@$(call built,asan) -j $(JOBS)
+	@$(call built,release) -j $(JOBS) --target $(SHIPPED) simulate $(FIGURES) $(LAB_TESTS) allocations_test
+
+# What waits for timeouts and for one emulated processor most of the time: the rest of the gate runs beside it.
+.PHONY: gate-clusters
+gate-clusters:
+	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
 	@$(STEP) "verbs" $(MAKE) test-verbs
+	@base=$$(hack/base); [ -z "$(RDMA_PARTS)" ] || { [ -n "$$base" ] && git diff --quiet "$$base" -- $(RDMA_PARTS); } || $(STEP) "e2e over RDMA" $(MAKE) e2e-softroce
+
+.PHONY: gate-tests
+gate-tests:
+	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
+	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
+	@$(STEP) "allocations, coroutine frames" $(MAKE) frames
 	@$(STEP) "figures in pages, the quick ones" $(MAKE) figures ARGS='-check -quick'
 	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
 	@$(STEP) "operator: mutants" $(MAKE) mutants-operator ARGS="--sample 60 --seed $$((16#$$(git rev-parse --short=4 HEAD)))"
 	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
-	@$(STEP) "e2e on kind ($(E2E_FILTER))" $(MAKE) e2e
-	@base=$$(hack/base); [ -z "$(RDMA_PARTS)" ] || { [ -n "$$base" ] && git diff --quiet "$$base" -- $(RDMA_PARTS); } || $(STEP) "e2e over RDMA" $(MAKE) e2e-softroce
 
 .PHONY: test-all
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
@@ -127,10 +144,10 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 	@$(STEP) "data plane: all mutants" $(MAKE) mutants-cpp
 	@$(STEP) "simulator: deaths in other worlds" $(MAKE) sim ARGS='--crashes --seed 2 --count 3'
 	@$(STEP) "simulator: RACE, deaths after every effect" $(MAKE) sim ARGS="--protocol race --crashes --every-effect --offset $$RANDOM"
-	@cmake --build build/release -j $(JOBS) --target client_test
+	@$(call built,release) -j $(JOBS) --target client_test
 	@$(STEP) "keys that move, deaths after every effect" env FARPOOL_EVERY_EFFECT=1 build/release/client_test --gtest_brief=1 --gtest_filter='*DeadMover*:*StoppedMover*'
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 10'
-	@cmake --build build/release -j $(JOBS) --target index_contract_lab_test
+	@$(call built,release) -j $(JOBS) --target index_contract_lab_test
 	@$(STEP) "index protocols over verbs" env FARPOOL_WHOLE=1 go run ./hack/lab -timeout 60m -- build/release/index_contract_lab_test --gtest_brief=1
 	@$(STEP) "locks through a SwordBox, over SoftRoCE" go run ./hack/lab -timeout 20m -- build/release/apps_lab_test --gtest_brief=1 --gtest_filter='*Swordbox*'
 	@$(STEP) "verbs between two machines" $(MAKE) test-machines
@@ -143,34 +160,35 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 
 .PHONY: test-cpp
 test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and undefined-behaviour sanitizers
-	@cmake --build build/asan -j $(JOBS)
+	@$(call built,asan) -j $(JOBS)
 	@ctest --test-dir build/asan -j $(JOBS) --output-on-failure --no-tests=error
 
+LAB_TESTS := fabric_verbs_lab_test index_contract_lab_test apps_lab_test verify_hardware
 # In a guest, where this machine has no RDMA device. Optimised: the guest is emulated, and with sanitizers slower than the daemons' deadlines.
 .PHONY: test-verbs
 test-verbs: build/release/build.ninja ## the verbs wire on an RDMA device, or on SoftRoCE in a QEMU guest: ARGS='--gtest_filter=...'
 	@hack/deps lab
-	@cmake --build build/release -j $(JOBS) --target fabric_verbs_lab_test index_contract_lab_test apps_lab_test verify_hardware
+	@$(call built,release) -j $(JOBS) --target $(LAB_TESTS)
 	@go run ./hack/lab -timeout 20m -- hack/lab/suite $(ARGS)
 
 # Across machines: that one of them goes, and the cable between them.
 .PHONY: test-machines
 test-machines: build/release/build.ninja ## a compute shard and a memory node over verbs in two QEMU guests, joined by a cable
 	@hack/deps lab
-	@cmake --build build/release -j $(JOBS) --target apps_lab_test
+	@$(call built,release) -j $(JOBS) --target apps_lab_test
 	@go run ./hack/lab -timeout 10m -beside hack/lab/memory-machine -- build/release/apps_lab_test --gtest_brief=1 --gtest_filter='TwoMachines.*'
 
 .PHONY: verify-hardware
 verify-hardware: build/release/build.ninja ## what an RDMA device does for farpool, tried and timed, as JSON: ARGS='--device=mlx5_0 --rounds=1000'
 	@hack/deps lab >&2
-	@cmake --build build/release -j $(JOBS) --target verify_hardware fabric_verbs_lab_test >&2
+	@$(call built,release) -j $(JOBS) --target verify_hardware fabric_verbs_lab_test >&2
 	@go run ./hack/lab -timeout 20m -- build/release/verify_hardware --contract=build/release/fabric_verbs_lab_test $(ARGS)
 
 .PHONY: test-threads
 test-threads: build/tsan/build.ninja ## tests of the rooms with threads under the thread sanitizer
 	@cmake build/tsan >/dev/null
 	@rooms=$$(ctest --test-dir build/tsan -N -L threads 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p'); \
-	cmake --build build/tsan -j $(JOBS) --target $$(printf '%s_test ' $$rooms)
+	$(call built,tsan) -j $(JOBS) --target $$(printf '%s_test ' $$rooms)
 	@ctest --test-dir build/tsan -L threads -j $(JOBS) --output-on-failure --no-tests=error
 
 # Five minutes for each fuzzer, as many side by side as there are processors.
@@ -178,7 +196,7 @@ FUZZ_SECONDS ?= 300
 FUZZERS = $(shell git ls-files 'dataplane/**_fuzz.cc')
 .PHONY: fuzz
 fuzz: build/asan/build.ninja ## every fuzzer for FUZZ_SECONDS
-	@cmake --build build/asan -j $(JOBS) --target $(basename $(notdir $(FUZZERS)))
+	@$(call built,asan) -j $(JOBS) --target $(basename $(notdir $(FUZZERS)))
 	@printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I{} $(STEP) {} hack/fuzz $(FUZZ_SECONDS) {}
 	@git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go' | sed 's|\(.*\)/[^/]*:func |./\1 |' | while read -r package fuzzer; do \
 	  $(STEP) "$$package $$fuzzer" go test -run '^$$' -fuzz "^$$fuzzer\$$" -fuzztime $(FUZZ_SECONDS)s "$$package" || exit 1; done
@@ -188,7 +206,7 @@ SIM_SEEDS ?= 10000
 MUTANTS ?=
 .PHONY: sim
 sim: build/release/build.ninja ## the simulator: a death after every effect, every order of small worlds, random worlds, mutants; or ARGS='--seed 7'
-	@cmake --build build/release -j $(JOBS) --target simulate
+	@$(call built,release) -j $(JOBS) --target simulate
 	@if [ -n '$(ARGS)' ]; then exec build/release/simulate $(ARGS); fi; hack/sim $(SIM_SEEDS) $(MUTANTS)
 
 SIM_OPERATOR_SEEDS ?= 10000
@@ -208,14 +226,14 @@ mutants-cpp: ## conditions and statements of the data plane changed one at a tim
 # What an operation holds while it waits: a frame that its pool does not serve costs a malloc, and cold memory, each time.
 .PHONY: frames
 frames: daemons ## GET, SET and DEL allocate nothing, and no coroutine of the compute shard has too large a frame
-	@cmake --build build/release -j $(JOBS) --target allocations_test
+	@$(call built,release) -j $(JOBS) --target allocations_test
 	@build/release/allocations_test --gtest_brief=1
 	@go run ./hack/frames --most 12288 --rooms rcuckoo,race,outback,client,front,session,index build/release/apps/farpool-compute-shard
 	@go run ./hack/frames --most 3072 --shown 0 --rooms outback,client,front build/release/apps/farpool-compute-shard
 
 .PHONY: soak
 soak: build/release/build.ninja ## random worlds of ever new seeds, and deaths in some, until stopped or one is wrong
-	@cmake --build build/release -j $(JOBS) --target simulate
+	@$(call built,release) -j $(JOBS) --target simulate
 	@first=$$(date +%s)00000; while build/release/simulate --seed $$first --count 20000 && \
 	  build/release/simulate --protocol race --crashes --every-effect --seed $$first --offset $$RANDOM; do first=$$((first + 20000)); done; exit 1
 
@@ -258,7 +276,7 @@ FIGURES := cuckooduo_index race_cost race_fill race_growth rcuckoo_cost rcuckoo_
 
 .PHONY: figures
 figures: build/release/build.ninja ## what deterministic programs print, in the pages that have it: ARGS='-quick', ARGS='-check', ARGS=-help
-	@cmake --build build/release -j $(JOBS) --target $(FIGURES)
+	@$(call built,release) -j $(JOBS) --target $(FIGURES)
 	@go run ./hack/figures $(ARGS)
 
 .PHONY: bench-operator
@@ -269,10 +287,10 @@ bench-operator: ## the operator with many pools, against a real API server: ARGS
 test-go: ## Go tests, among them the operator's against a real API server
 	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test -timeout 20m $(GO_TEST_FLAGS) $(or $(ARGS),./...)
 
-# Programs that judge others, and have goroutines: a race in them would be a wrong verdict. And the operator's links to agents, which are its own.
+# Programs that judge others, where they start goroutines: a race in them would be a wrong verdict. And the operator's links to agents, which are its own.
 .PHONY: test-race
 test-race: ## Go tests of hack, e2e and the operator's links under the race detector
-	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) ./hack/... ./e2e/... ./operator/internal/agent
+	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) $$(git grep -lE '^\s*go (func|[a-z])' -- hack e2e operator/internal/agent | grep '\.go$$' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER=short runs more of them, E2E_FILTER= all in their long form, KEEP=1 leaves the cluster
@@ -295,17 +313,17 @@ e2e-softroce: images ## tests of pools over RDMA, in unprivileged pods on a kind
 lint: ## formats, linters, the arrows between rooms
 	@hack/check
 
-# The gate leaves the tests that did not change to `make test-all`.
+# The gate leaves tests that did not change to `make test-all`, and on a machine that has checked nothing yet all that did not change.
 TIDY ?= .
 .PHONY: tidy
-tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped. TIDY=sources leaves out tests and fuzzers that did not change
-	@cmake --build build/asan -j $(JOBS) --target proto proto_grpc
+tidy: build/asan/build.ninja ## clang-tidy over the data plane; what passed once is skipped. TIDY=gate leaves out what hack/tidy says
+	@$(call built,asan) -j $(JOBS) --target proto proto_grpc
 	@hack/tidy build/asan $(TIDY)
 
 # Without apps: it finds fault with CLI11, which only they include.
 .PHONY: analyze
 analyze: build/asan/build.ninja ## the path-sensitive analyzer of clang over the rooms of the data plane
-	@cmake --build build/asan -j $(JOBS) --target proto proto_grpc
+	@$(call built,asan) -j $(JOBS) --target proto proto_grpc
 	@hack/tidy build/asan '^dataplane/[^a]' 'clang-analyzer-*'
 
 .PHONY: fmt
