@@ -350,13 +350,14 @@ type MemorySpec struct {
 	// +optional
 	Eviction EvictionPolicy `json:"eviction,omitempty"`
 
-	// Pools of memory nodes that are alike.
+	// Pools of memory nodes that are alike. An entry can be added at any time, and its memory nodes get their share of the keys. The memory nodes of an
+	// entry that is taken away, or whose replicas become 0, are drained: their keys move to the others first. At least one entry has memory nodes.
 	// +required
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
-	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: memory nodes are added to a pool, or drained, by its replicas; create a new pool"
+	// +kubebuilder:validation:XValidation:rule="self.exists(p, p.replicas > 0)",message="no memory pool has memory nodes, and keys have to be somewhere: give at least one of spec.memory.pools a replica; to be rid of the keys, delete the KVPool"
 	// +kubebuilder:validation:XValidation:rule="self.map(p, p.replicas).sum() <= 256",message="a pool has at most 256 memory nodes: give each more memory instead"
 	Pools []MemoryPool `json:"pools"`
 }
@@ -407,10 +408,10 @@ type MemoryPool struct {
 	Name string `json:"name"`
 
 	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
-	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
-	// which holds until this one changes.
+	// that are removed, the ones with the highest ordinals, are drained first; with 0, all are. The memory pool's MemoryNodePool may be scaled to
+	// another number, which holds until this one changes.
 	// +required
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
 

@@ -205,6 +205,7 @@ var advices = map[string]advice{
 	v1alpha1.ReasonResizeUnsupported:     {runbook: "edits-of-a-kvpool"},
 	v1alpha1.ReasonTooFewSessions:        {runbook: "edits-of-a-kvpool"},
 	v1alpha1.ReasonTooManyMemoryNodes:    {runbook: "edits-of-a-kvpool"},
+	v1alpha1.ReasonLastMemoryPool:        {runbook: "memory-pools-that-come-and-go"},
 	v1alpha1.ReasonCPURequestMissing:     {runbook: "processors-of-memory-nodes"},
 	v1alpha1.ReasonUpgrading:             {runbook: "upgrade-a-pool"},
 	v1alpha1.ReasonUpgradeStopped:        {runbook: "upgrade-a-pool"},

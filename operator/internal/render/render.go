@@ -9,6 +9,7 @@ package render
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -327,13 +328,27 @@ func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec)
 	return apiac.ResizeOperation(name, pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(content)
 }
 
-// MemoryNodePool says how many memory nodes a memory pool has. With a resourceVersion, a write fails if somebody has asked for another number since.
-func MemoryNodePool(pool Pool, memoryPool string, declared, replicas int32, resourceVersion string) *apiac.MemoryNodePoolApplyConfiguration {
-	applied := apiac.MemoryNodePool(v1alpha1.ScaleName(pool.Name, memoryPool), pool.Namespace).
+// MemoryNodePool says how many memory nodes an entry of the spec has, which declares its own number. With a resourceVersion, a write fails if somebody has asked
+// for another number since.
+func MemoryNodePool(pool Pool, entry v1alpha1.MemoryPool, replicas int32, resourceVersion string) *apiac.MemoryNodePoolApplyConfiguration {
+	applied := apiac.MemoryNodePool(v1alpha1.ScaleName(pool.Name, entry.Name), pool.Namespace).
 		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
-		WithSpec(apiac.MemoryNodePoolSpec().WithPoolName(pool.Name).WithMemoryPool(memoryPool).WithDeclared(declared).WithReplicas(replicas))
+		WithSpec(apiac.MemoryNodePoolSpec().WithPoolName(pool.Name).WithMemoryPool(entry.Name).WithDeclared(entry.Replicas).WithReplicas(replicas).WithEntry(entryOf(entry)))
 	if resourceVersion != "" {
 		applied.WithResourceVersion(resourceVersion)
+	}
+	return applied
+}
+
+// entryOf is an entry as it is applied.
+func entryOf(entry v1alpha1.MemoryPool) *apiac.MemoryPoolApplyConfiguration {
+	applied := apiac.MemoryPool()
+	content, err := json.Marshal(entry)
+	if err == nil {
+		err = json.Unmarshal(content, applied)
+	}
+	if err != nil {
+		panic(err) // both are the same fields of JSON
 	}
 	return applied
 }

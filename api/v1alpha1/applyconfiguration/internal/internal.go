@@ -450,6 +450,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: declared
       type:
         scalar: numeric
+    - name: entry
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.MemoryPool
     - name: memoryPool
       type:
         scalar: string

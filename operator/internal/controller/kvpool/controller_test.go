@@ -479,7 +479,7 @@ var _ = Describe("a pool", func() {
 		pod := w.awaitPod("cache-memory-0")
 		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient memory."}}})
-		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, And(ContainSubstring("cache-memory-0 lends 4Ti"), ContainSubstring("3 Insufficient memory"), ContainSubstring("spec.memory.pools[memory].nodeSelector")))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, And(ContainSubstring("cache-memory-0 lends 4Ti"), ContainSubstring("3 Insufficient memory"), ContainSubstring("pod.nodeSelector and pod.tolerations of memory pool memory")))
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNodeUnschedulable)
 		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, ContainSubstring("3 Insufficient memory"))
 		w.settle()
