@@ -115,6 +115,7 @@ const (
 	ReasonEpochPublished        = "EpochPublished"
 	ReasonEpochAdopted          = "EpochAdopted"
 	ReasonIssueFailed           = "IssueFailed"
+	ReasonTLSSecretInvalid      = "TLSSecretInvalid"
 	ReasonApplyFailed           = "ApplyFailed"
 	ReasonWarmRestarted         = "WarmRestarted"
 	ReasonMemoryAvailable       = "MemoryAvailable"

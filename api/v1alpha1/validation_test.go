@@ -290,7 +290,7 @@ func validationCases() []validationCase {
 		{name: "pool: everything set", base: minimalPool, edits: []string{
 			"spec.version=v1.2.3", "spec.dataPolicy=Store", "spec.management=Paused",
 			"spec.index={protocol: RCuckoo, rcuckoo: {entryBytes: 64, entriesPerRow: 16, rowsPerLock: 1, tablePercent: 90}}",
-			"spec.security={password: None, respTLS: Enabled}",
+			"spec.security={password: None, resp: {tls: {mode: Generated, dnsNames: [cache.example.com, '*.example.com']}}}",
 			"spec.limits={maxConnections: 100, maxPipeline: 64, operationDeadlineMilliseconds: 500, maxSessions: 32}",
 			"spec.memory.pools.0.pod={nodeSelector: {kubernetes.io/arch: amd64}, tolerations: [{key: farpool.dev/memory, operator: Exists, effect: NoSchedule}]}",
 			"spec.memory.pools.0.resources={requests: {cpu: 500m, memory: 256Mi}, limits: {memory: 512Mi}}",
@@ -509,6 +509,15 @@ func validationCases() []validationCase {
 		{name: "pool: memory pool added", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: memory, replicas: 2, lend: 256Mi}, {name: more, replicas: 1, lend: 512Mi}]"}},
 		{name: "pool: memory pool taken away", base: minimalPool, before: []string{"spec.memory.pools=[{name: memory, replicas: 2, lend: 256Mi}, {name: more, replicas: 1, lend: 512Mi}]"}, edits: []string{"spec.memory.pools=[{name: more, replicas: 1, lend: 512Mi}]"}},
 		{name: "pool: memory pool added, and another with other memory", base: minimalPool, before: unchanged, edits: []string{"spec.memory.pools=[{name: more, replicas: 1, lend: 512Mi}, {name: memory, replicas: 2, lend: 512Mi}]"}, refused: "lend is fixed at creation"},
+		{name: "pool: TLS of a Secret", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Secret, secretName: mine}}}"}},
+		{name: "pool: TLS of no Secret", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Secret}}}"}, refused: "tls.secretName must be set exactly when tls.mode is Secret"},
+		{name: "pool: a Secret that is not used for TLS", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Generated, secretName: mine}}}"}, refused: "tls.secretName must be set exactly when tls.mode is Secret"},
+		{name: "pool: TLS of the operator's own Secret", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Secret, secretName: cache-resp-tls}}}"}, refused: "names a Secret that the operator makes"},
+		{name: "pool: a password in the Secret of TLS", base: minimalPool, edits: []string{"spec.security={password: Secret, passwordSecret: {name: cache-resp-tls}}"}, refused: "names a Secret that the operator makes"},
+		{name: "pool: names for a certificate of people", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Secret, secretName: mine, dnsNames: [a.example.com]}}}"}, refused: "tls.dnsNames are of certificates that the operator makes"},
+		{name: "pool: a name that is none", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Generated, dnsNames: ['a_b']}}}"}, refused: "a DNS name has lower-case letters"},
+		{name: "pool: TLS of an unknown kind", base: minimalPool, edits: []string{"spec.security={resp: {tls: {mode: Enabled}}}"}, refused: "Unsupported value"},
+		{name: "pool: TLS as if nothing was said of it", base: minimalPool, edits: []string{"spec.security={resp: {}}"}},
 		{name: "pool: memory pool with two words", base: minimalPool, edits: []string{"spec.memory.pools.0.name=east-a"}, refused: "a memory pool's name has no '-'"},
 		{name: "pool: compute pool with two words", base: minimalPool, edits: []string{"spec.compute.pools.0.name=east-a"}, refused: "a compute pool's name has no '-'"},
 		{name: "pool: memory pool with a capital", base: minimalPool, edits: []string{"spec.memory.pools.0.name=East"}, refused: "spec.memory.pools[0].name"},
@@ -685,7 +694,7 @@ func TestDefaultsArePersisted(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"index":{"protocol":"RCuckoo","rcuckoo":{"entriesPerRow":8,"entryBytes":32,"rowsPerLock":16,"tablePercent":25}}`,
-		`"dataPolicy":"Cache"`, `"management":"Managed"`, `"security":{"password":"Generated","respTLS":"Disabled"}`, `"workers":1`,
+		`"dataPolicy":"Cache"`, `"management":"Managed"`, `"security":{"password":"Generated"}`, `"workers":1`,
 	} {
 		if !strings.Contains(string(spec), want) {
 			t.Errorf("no %s in %s", want, spec)

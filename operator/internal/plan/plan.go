@@ -546,6 +546,7 @@ func (d *decision) certificatesOf(act bool) error {
 	d.Apply = append(d.Apply, d.authority)
 	d.ConnectNeeds = append(d.ConnectNeeds, d.authority)
 
+	d.checkPeoplesTLS()
 	for _, r := range d.wantedCertificates() {
 		held := d.secret(r.secret)
 		if !act && held == nil {
@@ -604,7 +605,7 @@ func (d *decision) wantedCertificates() []wantedCertificate {
 	} else {
 		wanted = append(wanted, member(d.pool.NodeTLSSecretName(), pki.RoleNode, d.pool.Name), member(d.pool.ClientTLSSecretName(), pki.RoleClient, d.pool.Name))
 	}
-	if d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
+	if d.Pool.Spec.Security.TLS().Mode == v1alpha1.TLSGenerated {
 		wanted = append(wanted, wantedCertificate{d.pool.RESPTLSSecretName(), pki.Request{DNSNames: d.pool.RESPHosts(), Server: true}})
 	}
 	return wanted

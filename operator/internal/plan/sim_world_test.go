@@ -181,7 +181,7 @@ func newWorld(random *rand.Rand) *world {
 			Index:    v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
 			Memory:   v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: simEntry, Replicas: int32(1 + random.IntN(4)), Lend: resource.MustParse("256Mi")}}},
 			Network:  v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
-			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled},
+			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone},
 		},
 	}
 	switch w.index {

@@ -192,6 +192,7 @@ var advices = map[string]advice{
 	v1alpha1.ReasonMemoryFull:            {runbook: "writes-fail-with-oom"},
 	v1alpha1.ReasonMemoryNearlyFull:      {runbook: "writes-fail-with-oom"},
 	v1alpha1.ReasonIssueFailed:           {runbook: "certificates-are-not-ready"},
+	v1alpha1.ReasonTLSSecretInvalid:      {runbook: "certificates-are-not-ready"},
 	v1alpha1.ReasonSecretMissing:         {runbook: "the-pools-hash-secret-is-gone"},
 	v1alpha1.ReasonRowsQuarantined:       {runbook: "rows-are-quarantined"},
 	v1alpha1.ReasonRepairBacklog:         {runbook: "a-repair-does-not-complete", commands: []string{"kubectl -n NAMESPACE get repairleases -o wide"}},

@@ -91,6 +91,17 @@ func (p Pool) Password() (secret, key string) {
 	return "", ""
 }
 
+// TLSSecret returns the Secret with the certificate of the Redis port; empty: there is none.
+func (p Pool) TLSSecret() string {
+	switch tls := p.Spec.Security.TLS(); tls.Mode {
+	case v1alpha1.TLSGenerated:
+		return p.RESPTLSSecretName()
+	case v1alpha1.TLSFromSecret:
+		return string(tls.SecretName)
+	}
+	return ""
+}
+
 // CASecretName and PoolSecretName lie in SecretNamespace, beside those of other pools of the same name.
 func (p Pool) CASecretName() string   { return KeptSecretNames(p.Name, p.UID)[0] }
 func (p Pool) PoolSecretName() string { return KeptSecretNames(p.Name, p.UID)[1] }
@@ -134,7 +145,11 @@ func (p Pool) Endpoint() string {
 // RESPHosts are the names by which applications call the pool.
 func (p Pool) RESPHosts() []string {
 	service := p.Name + "." + p.Namespace + ".svc"
-	return []string{p.Name, p.Name + "." + p.Namespace, service, service + "." + cmp.Or(p.ClusterDomain, "cluster.local"), "localhost"}
+	hosts := []string{p.Name, p.Name + "." + p.Namespace, service, service + "." + cmp.Or(p.ClusterDomain, "cluster.local"), "localhost"}
+	for _, name := range p.Spec.Security.TLS().DNSNames {
+		hosts = append(hosts, string(name))
+	}
+	return hosts
 }
 
 // ComputePools is empty where the spec has none.

@@ -50,7 +50,9 @@ var _ = Describe("The Secret for applications", func() {
 	}
 
 	It("has a new password once every compute shard takes it", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		first := string(w.secret("cache-password").Data["password"])
 		Eventually(w.bound, within, every).Should(Equal(first))

@@ -146,7 +146,9 @@ var _ = Describe("a pool", func() {
 	})
 
 	It("keeps secrets in Secrets, and owns everything it makes", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		var hidden []string
 		authority, hash := w.kept()
@@ -537,11 +539,13 @@ var _ = Describe("a pool", func() {
 	})
 
 	It("scales compute shards, and takes away what is no longer asked for", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		Expect(w.change(func(pool *v1alpha1.KVPool) {
 			pool.Spec.Compute.Pools = []v1alpha1.ComputePool{{Name: "other", Replicas: 3, Workers: 2}}
-			pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled}
+			pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone}
 		})).To(Succeed())
 		Eventually(func(g Gomega) {
 			var deployments appsv1.DeploymentList
