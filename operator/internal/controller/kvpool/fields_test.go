@@ -105,11 +105,13 @@ var _ = Describe("edits of what the operator has made of a KVPool", func() {
 			Expect(fields).NotTo(BeEmpty())
 			tried := map[string]bool{}
 			for _, field := range fields {
+				if strings.HasPrefix(field, "entry.") {
+					// The operator puts it right while the spec has the memory pool, and afterwards only pods that are made again are made from it. Its shape is
+					// fixed, as that of the KVPool's own entry: see TestValidation.
+					continue
+				}
 				err := edit(kind.object, object, kind.spec, field, client.DryRunAll)
 				tried[field] = true
-				if strings.HasPrefix(field, "entry.") && err == nil {
-					continue // the operator puts it right while the spec has the memory pool, and only pods that are made again are made from it; its shape is fixed
-				}
 				if kind.allowed[field] != "" {
 					Expect(err).NotTo(HaveOccurred(), "%s.spec.%s", kind.name, field)
 				} else {
