@@ -121,7 +121,8 @@ func TestPodsThatWaitForACertificateOfPeople(t *testing.T) {
 	} {
 		s := peoplesTLS(t)
 		s.PeoplesTLS = nil
-		s.ComputePods = []*corev1.Pod{pod(c.change)}
+		before := pod(func(pod *corev1.Pod) { pod.Name, pod.UID, pod.Status.Phase = "cache-shards-0", "0", corev1.PodRunning })
+		s.ComputePods = []*corev1.Pod{before, pod(c.change)}
 		s.now = start.Add(c.after)
 		plan := s.decide(t)
 		said := meta.FindStatusCondition(plan.Status.Pool.Conditions, v1alpha1.ConditionCertificatesReady)
