@@ -312,6 +312,8 @@ func TestMemoryNodesThatExecuteNeedProcessors(t *testing.T) {
 		s := newScene(2, v1alpha1.DataPolicyCache)
 		s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: c.protocol}
 		s.Pool.Spec.Memory.Pools[0].Resources, s.Pool.Spec.Memory.Pools[0].Workers = c.resources, c.workers
+		// One without memory nodes needs none.
+		s.Pool.Spec.Memory.Pools = slices.Insert(s.Pool.Spec.Memory.Pools, 0, entryNamed("empty", 0, "256Mi"))
 		for look, events := range []int{1, 0} {
 			d := s.decide(t)
 			reason := v1alpha1.ReasonAccepted
