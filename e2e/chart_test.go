@@ -21,7 +21,7 @@ import (
 
 var _ = Describe("A pool with TLS on the Redis port", func() {
 	It("serves who trusts its authority, and nobody in the clear", func(ctx SpecContext) {
-		p := apply(ctx, namespace(ctx, "tls"), small("sealed", 1, 1, "  security: {respTLS: Enabled}"))
+		p := apply(ctx, namespace(ctx, "tls"), small("sealed", 1, 1, "  security: {resp: {tls: {mode: Generated}}}"))
 		p.ready(ctx)
 		target := p.target(ctx)
 

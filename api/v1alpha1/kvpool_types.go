@@ -25,7 +25,8 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 32 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="a pool's name has at most 32 lower-case letters, digits and '-', and begins with a letter: services and pods are named after it"
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.endsWith('-nodes')",message="a pool's name does not end with -nodes: pool demo has a Service demo-nodes; choose another name"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.limits) && has(self.spec.limits.maxSessions) ? self.spec.limits.maxSessions : 256) == (has(oldSelf.spec.limits) && has(oldSelf.spec.limits.maxSessions) ? oldSelf.spec.limits.maxSessions : 256) || has(oldSelf.status) && has(oldSelf.status.template) && oldSelf.status.template.version >= 4",message="spec.limits.maxSessions of a pool whose status.template.version is below 4 is fixed: its memory nodes read it from a file when they restart, and one that finds another number gives up the memory that it held; create a new pool to change it"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.passwordSecret) || !(self.spec.security.passwordSecret.name in [self.metadata.name + '-password', self.metadata.name + '-binding'])",message="spec.security.passwordSecret names a Secret that the operator makes and deletes, POOL-password for password Generated or POOL-binding for applications: keep your own under another name"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.passwordSecret) || !(self.spec.security.passwordSecret.name in [self.metadata.name + '-password', self.metadata.name + '-binding', self.metadata.name + '-resp-tls'])",message="spec.security.passwordSecret names a Secret that the operator makes and deletes, POOL-password for password Generated, POOL-resp-tls for TLS or POOL-binding for applications: keep your own under another name"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.security) || !has(self.spec.security.resp) || !has(self.spec.security.resp.tls.secretName) || !(self.spec.security.resp.tls.secretName in [self.metadata.name + '-password', self.metadata.name + '-binding', self.metadata.name + '-resp-tls'])",message="spec.security.resp.tls.secretName names a Secret that the operator makes and deletes, such as POOL-resp-tls for mode Generated: keep your own under another name"
 type KVPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -149,7 +150,7 @@ type KVPoolSpec struct {
 
 	// Security of access to the pool.
 	// +optional
-	// +kubebuilder:default={password: Generated, respTLS: Disabled}
+	// +kubebuilder:default={password: Generated}
 	Security SecuritySpec `json:"security,omitempty"`
 
 	// Sidecars lets pods of other namespaces have a compute shard of this pool beside their containers, which a label on the pod asks for.
@@ -350,13 +351,14 @@ type MemorySpec struct {
 	// +optional
 	Eviction EvictionPolicy `json:"eviction,omitempty"`
 
-	// Pools of memory nodes that are alike.
+	// Pools of memory nodes that are alike. An entry can be added at any time, and its memory nodes get their share of the keys. The memory nodes of an
+	// entry that is taken away, or whose replicas become 0, are drained: their keys move to the others first. At least one entry has memory nodes.
 	// +required
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6
-	// +kubebuilder:validation:XValidation:rule="self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name))",message="memory pools are fixed at creation: memory nodes are added to a pool, or drained, by its replicas; create a new pool"
+	// +kubebuilder:validation:XValidation:rule="self.exists(p, p.replicas > 0)",message="no memory pool has memory nodes, and keys have to be somewhere: give at least one of spec.memory.pools a replica; to be rid of the keys, delete the KVPool"
 	// +kubebuilder:validation:XValidation:rule="self.map(p, p.replicas).sum() <= 256",message="a pool has at most 256 memory nodes: give each more memory instead"
 	Pools []MemoryPool `json:"pools"`
 }
@@ -407,10 +409,10 @@ type MemoryPool struct {
 	Name string `json:"name"`
 
 	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
-	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
-	// which holds until this one changes.
+	// that are removed, the ones with the highest ordinals, are drained first; with 0, all are. The memory pool's MemoryNodePool may be scaled to
+	// another number, which holds until this one changes.
 	// +required
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
 
@@ -768,13 +770,17 @@ const (
 	PasswordNone   PasswordMode = "None"
 )
 
-// Switch is a boolean that reads well.
-// +kubebuilder:validation:Enum=Enabled;Disabled
-type Switch string
+// TLSMode says where a certificate comes from.
+// +kubebuilder:validation:Enum=Disabled;Generated;Secret
+type TLSMode string
 
 const (
-	Enabled  Switch = "Enabled"
-	Disabled Switch = "Disabled"
+	// TLSDisabled: there is no TLS.
+	TLSDisabled TLSMode = "Disabled"
+	// TLSGenerated: the operator makes the certificate, of the pool's own authority.
+	TLSGenerated TLSMode = "Generated"
+	// TLSFromSecret takes the certificate from a Secret that people keep.
+	TLSFromSecret TLSMode = "Secret"
 )
 
 // SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
@@ -791,11 +797,55 @@ type SecuritySpec struct {
 	// +optional
 	PasswordSecret *SecretKey `json:"passwordSecret,omitempty"`
 
-	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
-	// (ca.crt in Secret <pool>-resp-tls).
+	// RESP says what protects the Redis port; plain text if it is left out.
+	// +optional
+	RESP *RESPSpec `json:"resp,omitempty"`
+}
+
+// RESPSpec says what protects the Redis port.
+type RESPSpec struct {
+	// TLS of the Redis port.
+	// +optional
+	// +kubebuilder:default={mode: Disabled}
+	TLS TLSSpec `json:"tls,omitempty"`
+}
+
+// TLSSpec says which certificate compute shards show to applications.
+// +kubebuilder:validation:XValidation:rule="has(self.secretName) == (self.mode == 'Secret')",message="tls.secretName must be set exactly when tls.mode is Secret"
+// +kubebuilder:validation:XValidation:rule="!has(self.dnsNames) || self.mode == 'Generated'",message="tls.dnsNames are of certificates that the operator makes: set tls.mode Generated, or have the names in your certificate and leave dnsNames out"
+type TLSSpec struct {
+	// Mode: with Generated, the operator makes a certificate of the pool's own authority (ca.crt in Secret <pool>-resp-tls), and renews it. With Secret,
+	// the certificate is the one of secretName. With Disabled, the port is plain.
 	// +optional
 	// +kubebuilder:default=Disabled
-	RESPTLS Switch `json:"respTLS,omitempty"`
+	Mode TLSMode `json:"mode,omitempty"`
+
+	// SecretName of a Secret in the pool's namespace, of type kubernetes.io/tls, that has tls.crt and tls.key, and ca.crt unless applications trust its
+	// authority anyway. Pods of compute shards wait until it exists, and read it again when it changes. The operator reads it only if it has the label
+	// farpool.dev/pool with the pool's name: then condition CertificatesReady says what is wrong with it, and applications get ca.crt in the Secret of
+	// status.binding.
+	// +optional
+	SecretName ObjectName `json:"secretName,omitempty"`
+
+	// DNSNames that a generated certificate has beside the names of the pool's Service: the names by which applications outside of the cluster call it.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	DNSNames []DNSName `json:"dnsNames,omitempty"`
+}
+
+// DNSName is a name in a certificate.
+// +kubebuilder:validation:MaxLength=253
+// +kubebuilder:validation:XValidation:rule="self.matches('^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="a DNS name has lower-case letters, digits, '-' and '.', such as cache.example.com, or begins with *. for all names of a domain"
+type DNSName string
+
+// TLS returns what protects the Redis port, with the default for what is left out.
+func (s *SecuritySpec) TLS() TLSSpec {
+	if s.RESP == nil || s.RESP.TLS.Mode == "" {
+		return TLSSpec{Mode: TLSDisabled}
+	}
+	return s.RESP.TLS
 }
 
 // SecretKey names a key of a Secret in the pool's namespace.

@@ -33,10 +33,12 @@ const (
 	ConditionLocksInDeviceMemory = "LocksInDeviceMemory"
 )
 
-// Condition type of a MemoryNodePool.
+// Condition types of a MemoryNodePool.
 const (
 	// ConditionScalingLimited: the memory pool is as full as its capacity policy allows, and has as many memory nodes as it allows.
 	ConditionScalingLimited = "ScalingLimited"
+	// ConditionDrained: no memory node of a memory pool without replicas is left. While it is False, keys move away, or something keeps them from it.
+	ConditionDrained = "Drained"
 )
 
 // Condition types of a ShardMap.
@@ -113,6 +115,7 @@ const (
 	ReasonEpochPublished        = "EpochPublished"
 	ReasonEpochAdopted          = "EpochAdopted"
 	ReasonIssueFailed           = "IssueFailed"
+	ReasonTLSSecretInvalid      = "TLSSecretInvalid"
 	ReasonApplyFailed           = "ApplyFailed"
 	ReasonWarmRestarted         = "WarmRestarted"
 	ReasonMemoryAvailable       = "MemoryAvailable"
@@ -151,6 +154,8 @@ const (
 	ReasonResizeAborted         = "ResizeAborted"
 	ReasonMovesExhausted        = "MovesExhausted"
 	ReasonDrained               = "Drained"
+	ReasonDraining              = "Draining"
+	ReasonLastMemoryPool        = "LastMemoryPool"
 	ReasonGrowing               = "Growing"
 	ReasonCeilingReached        = "CeilingReached"
 	ReasonTooManyMemoryNodes    = "TooManyMemoryNodes"

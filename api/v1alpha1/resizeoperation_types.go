@@ -76,12 +76,12 @@ type ResizeOperationSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	PoolName string `json:"poolName"`
 
-	// Pools of memory nodes, and how many memory nodes each has and should have.
+	// Pools of memory nodes, and how many memory nodes each has and should have. A memory pool that is not listed should have none.
 	// +required
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=6
+	// +kubebuilder:validation:MaxItems=12
 	Pools []ResizePool `json:"pools"`
 
 	// Tables in use on each memory node of RACE: at least how many there are, and should be.

@@ -40,6 +40,7 @@ type MemoryNodePoolList struct {
 }
 
 // MemoryNodePoolSpec belongs to the operator, except for replicas.
+// +kubebuilder:validation:XValidation:rule="!has(self.entry) || self.entry.name == self.memoryPool",message="a MemoryNodePool has the entry of its own memory pool: edit the KVPool"
 // +kubebuilder:validation:XValidation:rule="self.poolName == oldSelf.poolName && self.memoryPool == oldSelf.memoryPool",message="a MemoryNodePool's pool never changes: scale it, or edit the KVPool"
 type MemoryNodePoolSpec struct {
 	// PoolName of the KVPool.
@@ -54,17 +55,23 @@ type MemoryNodePoolSpec struct {
 	// +kubebuilder:validation:MaxLength=20
 	MemoryPool string `json:"memoryPool"`
 
-	// Declared is the number in the KVPool's spec that the operator last took over. When the spec's number differs, the operator takes it over.
+	// Declared is the number in the KVPool's spec that the operator last took over; 0 if the spec no longer has the memory pool. When the spec's number
+	// differs, the operator takes it over.
 	// +required
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
 	Declared int32 `json:"declared"`
 
-	// Replicas is the number of memory nodes that there should be.
+	// Replicas is the number of memory nodes that there should be. With 0, all are drained, unless no other memory pool of the KVPool has any.
 	// +required
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=256
 	Replicas int32 `json:"replicas"`
+
+	// Entry of the KVPool's spec that the operator last took over. If the spec has it no more, its memory nodes are drained, and until they are gone,
+	// their pods are made from it.
+	// +optional
+	Entry *MemoryPool `json:"entry,omitempty"`
 }
 
 // ComputeShardPool says how many compute shards a compute pool of a KVPool has, as MemoryNodePool does of memory nodes.
@@ -138,7 +145,8 @@ type ComputeShardPoolStatus struct {
 
 // ScaleStatus says how many there are, as scale subresources show it.
 type ScaleStatus struct {
-	// Conditions: ScalingLimited, on memory pools that get fewer memory nodes than they ask for; Ready, on compute pools.
+	// Conditions: ScalingLimited, on memory pools that get another number of memory nodes than they ask for; Drained, on memory pools without replicas;
+	// Ready, on compute pools.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

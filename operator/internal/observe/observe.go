@@ -44,6 +44,8 @@ type Snapshot struct {
 	Secrets     map[string]*corev1.Secret
 	// PeoplesPassword is the Secret of people that the spec names for the password, if they have given it the pool's label; nil: the operator does not read it.
 	PeoplesPassword *corev1.Secret
+	// PeoplesTLS is the Secret of people that the spec names for the certificate of the Redis port, if they have given it the pool's label; nil: as above.
+	PeoplesTLS *corev1.Secret
 	// Kept are Secrets of the pool that lie where the operator alone reads them.
 	Kept map[string]*corev1.Secret
 	// Rivals are the namespaces where another operator keeps Secrets of the pool, with the oldest of each.
@@ -148,7 +150,10 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 	s.Nodes = owned(pool, nodes.Items)
 	s.Deployments = owned(pool, deployments.Items)
 	s.Secrets = owned(pool, secrets.Items)
-	s.PeoplesPassword = peoplesPassword(pool, secrets.Items)
+	if named := pool.Spec.Security.PasswordSecret; named != nil && pool.Spec.Security.Password == v1alpha1.PasswordSecret {
+		s.PeoplesPassword = secretNamed(named.Name, secrets.Items)
+	}
+	s.PeoplesTLS = secretNamed(pool.Spec.Security.TLS().SecretName, secrets.Items)
 	s.ConfigMaps = owned(pool, configMaps.Items)
 	s.Services = owned(pool, services.Items)
 	s.Budgets = owned(pool, budgets.Items)
@@ -618,21 +623,17 @@ func (s *Snapshot) unattached(ctx context.Context, live client.Reader) (map[stri
 	return unattached, nil
 }
 
-// owned keeps objects that pool controls. An object of the same labels with another owner, or with none, is not the operator's to change.
-// peoplesPassword is the Secret with the password that people keep; nil: it is not among the Secrets with the pool's label.
-func peoplesPassword(pool *v1alpha1.KVPool, labelled []corev1.Secret) *corev1.Secret {
-	named := pool.Spec.Security.PasswordSecret
-	if pool.Spec.Security.Password != v1alpha1.PasswordSecret || named == nil {
-		return nil
-	}
+// secretNamed is a Secret that people keep; nil: it is not among the Secrets with the pool's label.
+func secretNamed(name v1alpha1.ObjectName, labelled []corev1.Secret) *corev1.Secret {
 	for i := range labelled {
-		if labelled[i].Name == string(named.Name) {
+		if labelled[i].Name == string(name) {
 			return &labelled[i]
 		}
 	}
 	return nil
 }
 
+// owned keeps objects that pool controls. An object of the same labels with another owner, or with none, is not the operator's to change.
 func owned[T any, P interface {
 	*T
 	client.Object

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"time"
 )
 
 // ClientConfig is TLS towards a member of the pool. Addresses change with each pod, so that hosts are not checked: pool and
@@ -32,6 +33,28 @@ func ServerConfig(certificate tls.Certificate, roots *x509.CertPool, poolUID str
 			return verifyPeer(state.PeerCertificates, roots, x509.ExtKeyUsageClientAuth, poolUID, peer, "")
 		},
 	}
+}
+
+// CheckServed checks a certificate of people with its key, as a server shows it, and returns when it ends. The error says what is missing or wrong.
+func CheckServed(data Data, now time.Time) (ends time.Time, err error) {
+	for _, key := range []string{KeyCertificate, KeyPrivateKey} {
+		if len(data[key]) == 0 {
+			return time.Time{}, fmt.Errorf("it has no %s", key)
+		}
+	}
+	pair, err := tls.X509KeyPair(data[KeyCertificate], data[KeyPrivateKey])
+	if err != nil {
+		return time.Time{}, fmt.Errorf("its %s and %s: %w", KeyCertificate, KeyPrivateKey, err)
+	}
+	if ends = pair.Leaf.NotAfter; !now.Before(ends) {
+		return time.Time{}, fmt.Errorf("its certificate has ended on %s", ends.UTC().Format(time.RFC3339))
+	}
+	if authorities := data[KeyCABundle]; len(authorities) > 0 {
+		if _, err := parseCertificates(authorities); err != nil {
+			return time.Time{}, fmt.Errorf("its %s: %w", KeyCABundle, err)
+		}
+	}
+	return ends, nil
 }
 
 // A PeerError says that another party answered than the right one: certainty, not a lost connection.

@@ -128,8 +128,8 @@ func TestMemoryPoolsTogetherBeyondAMap(t *testing.T) {
 
 // A pod of before is started again with the Secret that it names, until no such pod is made any more.
 func TestSecretsStayUntilNoPodHasThem(t *testing.T) {
-	own := v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "mine"}, RESPTLS: v1alpha1.Disabled}
-	none := v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled}
+	own := v1alpha1.SecuritySpec{Password: v1alpha1.PasswordSecret, PasswordSecret: &v1alpha1.SecretKey{Name: "mine"}}
+	none := v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone}
 	for _, c := range []struct {
 		secret   string
 		security v1alpha1.SecuritySpec

@@ -160,6 +160,9 @@ func (d *decision) firstMap(floor int64) {
 			d.epochs.waiting = append(d.epochs.waiting, n.name)
 		}
 	}
+	if len(wanted) == 0 {
+		return // a memory pool in another shape is about to take the place of the one that there was
+	}
 	if len(d.epochs.waiting) > 0 {
 		if floor > 0 {
 			d.degraded = append(d.degraded, finding{v1alpha1.ReasonMapMissing, fmt.Sprintf(

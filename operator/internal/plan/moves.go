@@ -407,7 +407,11 @@ func (d *decision) deepen(spec *v1alpha1.ShardMapSpec) bool {
 	if !d.unsettled(spec) || !d.approved() || len(d.awaited(spec)) > 0 && !d.evacuates(spec) {
 		return false
 	}
-	depth := shardmap.DepthFor(len(d.staying(spec)), spec.Directory.Depth)
+	staying := len(d.staying(spec))
+	if staying == 0 {
+		return false // no memory node that the map has is to stay, and no other has come
+	}
+	depth := shardmap.DepthFor(staying, spec.Directory.Depth)
 	if depth == spec.Directory.Depth {
 		return false
 	}

@@ -219,6 +219,14 @@ func (d *drill) eventsAreKept(plan *decision) {
 	if plan.Status.Unsettled {
 		return
 	}
+	// A map is an object before a status names it.
+	maps := d.ShardMaps
+	defer func() { d.ShardMaps = maps }()
+	for _, object := range plan.Apply {
+		if made, is := object.(*apiac.ShardMapApplyConfiguration); is {
+			d.ShardMaps = append(slices.Clip(maps), d.shardMap(made))
+		}
+	}
 	writes := plan.Statuses(d.Snapshot)
 	decides := func(event Event, written func(types.UID) bool) bool {
 		for _, write := range writes {
@@ -429,17 +437,17 @@ func (d *drill) apply(object any) bool {
 		d.lives++
 		d.Nodes[*object.Name] = &v1alpha1.MemoryNode{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID(fmt.Sprint("node-", d.lives))},
-			Spec:       v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: "memory", Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image},
+			Spec: v1alpha1.MemoryNodeSpec{PoolName: "cache", MemoryPool: *object.Spec.MemoryPool, Ordinal: *object.Spec.Ordinal, Lend: *object.Spec.Lend,
+				TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image},
 		}
 	case *apiac.MemoryNodePoolApplyConfiguration:
 		if d.MemoryPools == nil {
 			d.MemoryPools = map[string]*v1alpha1.MemoryNodePool{}
 		}
 		if d.MemoryPools[*object.Name] == nil {
-			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID("pool-" + *object.Name)}}
+			d.MemoryPools[*object.Name] = &v1alpha1.MemoryNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: *object.Name, UID: types.UID("pool-" + *object.Name), ResourceVersion: "1"}}
 		}
-		return write(&d.MemoryPools[*object.Name].Spec, v1alpha1.MemoryNodePoolSpec{
-			PoolName: *object.Spec.PoolName, MemoryPool: *object.Spec.MemoryPool, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas})
+		return write(&d.MemoryPools[*object.Name].Spec, memoryNodePoolSpec(d.t, object))
 	case *corev1ac.PodApplyConfiguration:
 		if d.NodePods[*object.Name] != nil {
 			return false
@@ -477,16 +485,23 @@ func (d *drill) apply(object any) bool {
 }
 
 func (d *drill) addMap(object *apiac.ShardMapApplyConfiguration) {
+	made := d.shardMap(object)
+	d.check(&made.Spec)
+	d.ShardMaps = append(d.ShardMaps, made)
+}
+
+// shardMap is the object that is applied.
+func (d *drill) shardMap(object *apiac.ShardMapApplyConfiguration) *v1alpha1.ShardMap {
+	d.t.Helper()
+	made := &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: *object.Name}}
 	content, err := json.Marshal(object.Spec)
+	if err == nil {
+		err = json.Unmarshal(content, &made.Spec)
+	}
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	var spec v1alpha1.ShardMapSpec
-	if err := json.Unmarshal(content, &spec); err != nil {
-		d.t.Fatal(err)
-	}
-	d.check(&spec)
-	d.ShardMaps = append(d.ShardMaps, &v1alpha1.ShardMap{ObjectMeta: metav1.ObjectMeta{Name: *object.Name}, Spec: spec})
+	return made
 }
 
 // check that memory nodes would take a map, and that every key is where clients look for it by that map.
@@ -582,7 +597,27 @@ func (d *drill) remove(object any) {
 		d.ShardMaps = slices.DeleteFunc(d.ShardMaps, func(other *v1alpha1.ShardMap) bool { return other == object })
 	case *v1alpha1.ResizeOperation:
 		d.Resizes = slices.DeleteFunc(d.Resizes, func(other *v1alpha1.ResizeOperation) bool { return other == object })
+	case *v1alpha1.MemoryNodePool:
+		for _, node := range d.Nodes {
+			if v1alpha1.ScaleName("cache", node.Spec.MemoryPool) == object.Name {
+				d.t.Fatalf("MemoryNodePool %s is deleted before memory node %s", object.Name, node.Name)
+			}
+		}
+		delete(d.MemoryPools, object.Name)
 	}
+}
+
+// memoryNodePoolSpec is the spec that is applied.
+func memoryNodePoolSpec(t *testing.T, object *apiac.MemoryNodePoolApplyConfiguration) (spec v1alpha1.MemoryNodePoolSpec) {
+	t.Helper()
+	content, err := json.Marshal(object.Spec)
+	if err == nil {
+		err = json.Unmarshal(content, &spec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
 }
 
 // vanish a pod with its memory.
@@ -718,7 +753,8 @@ func (d *drill) untilSettled() {
 		}
 	}
 	wantCondition(d.t, plan, v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
-	spec, aim := d.current(), int(d.MemoryPools["cache-memory"].Spec.Replicas)
+	spec, wanted := d.current(), d.wanted()
+	aim := len(wanted)
 	if len(spec.Nodes) != aim || len(d.Nodes) != aim || len(d.NodePods) != aim || len(spec.Departures) != 0 {
 		d.t.Fatalf("%d nodes in the map, %d objects, %d pods, %d departures; %d nodes are asked for: %v", len(spec.Nodes), len(d.Nodes), len(d.NodePods), len(spec.Departures), aim,
 			meta.FindStatusCondition(d.Pool.Status.Conditions, v1alpha1.ConditionProgressing))
@@ -735,10 +771,13 @@ func (d *drill) untilSettled() {
 	if !shared(spec.Directory, tables) {
 		d.t.Fatalf("shares are not even: %v", spec.Directory.Tables)
 	}
-	for ordinal := range aim {
-		if !inMap(spec, name(ordinal)) {
-			d.t.Fatalf("%s is not in the map", name(ordinal))
+	for _, node := range wanted {
+		if !inMap(spec, node) {
+			d.t.Fatalf("%s is not in the map", node)
 		}
+	}
+	if len(d.MemoryPools) != len(d.Pool.Spec.Memory.Pools) {
+		d.t.Fatalf("%d MemoryNodePools, and %d memory pools", len(d.MemoryPools), len(d.Pool.Spec.Memory.Pools))
 	}
 	for key, at := range d.keys {
 		if owner := nodeOf(spec, spec.Directory.Tables[key%len(spec.Directory.Tables)]).Name; at != lost && at != owner {
@@ -750,6 +789,17 @@ func (d *drill) untilSettled() {
 			d.t.Fatalf("ResizeOperation %s is open: %+v", operation.Name, operation.Status)
 		}
 	}
+}
+
+// wanted are the memory nodes that the pool should have: at least the first of the first memory pool, if nobody asks for any.
+func (d *drill) wanted() []string {
+	var wanted []string
+	for _, entry := range d.Pool.Spec.Memory.Pools {
+		for ordinal := range d.MemoryPools[v1alpha1.ScaleName("cache", entry.Name)].Spec.Replicas {
+			wanted = append(wanted, v1alpha1.MemoryNodeName("cache", entry.Name, ordinal))
+		}
+	}
+	return wanted
 }
 
 // outlook is what there is, as far as it tells whether anything still happens.
@@ -1902,6 +1952,8 @@ func TestAnyOrderOfEvents(t *testing.T) {
 						} else {
 							delete(d.Draining, there)
 						}
+					case event == 19:
+						d.editEntries(random)
 					case event <= 10:
 						d.agree()
 					case event <= 14:

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"farpool.dev/farpool/api/v1alpha1"
-	"farpool.dev/farpool/operator/internal/pki"
 	"farpool.dev/farpool/operator/internal/render"
 )
 
@@ -98,22 +97,19 @@ func (d *decision) currentPassword() (number uint64) {
 }
 
 // bindings makes the Secret with what applications need to reach the pool, and deletes it where there is nothing to reach, or people do not let the operator read the
-// password. It has a new password once every compute shard takes that.
+// password or the certificate. It has a new password once every compute shard takes that.
 func (d *decision) bindings() {
 	name := d.pool.BindingSecretName()
 	held := d.Secrets[name]
-	password, certificates := d.password(), d.secret(d.pool.RESPTLSSecretName())[pki.KeyCABundle]
-	asks, encrypts := d.Pool.Spec.Security.Password != v1alpha1.PasswordNone, d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled
-	if !encrypts {
-		certificates = nil
-	}
+	password, asks := d.password(), d.Pool.Spec.Security.Password != v1alpha1.PasswordNone
+	certificates, known := d.authorities()
 	switch {
-	case len(d.pool.ComputePools()) == 0, d.Pool.Spec.Security.Password == v1alpha1.PasswordSecret && password == nil:
+	case len(d.pool.ComputePools()) == 0, d.Pool.Spec.Security.Password == v1alpha1.PasswordSecret && password == nil, !known && d.Pool.Spec.Security.TLS().Mode == v1alpha1.TLSFromSecret:
 		if held != nil && held.DeletionTimestamp.IsZero() {
 			d.Delete = append(d.Delete, held)
 		}
 		return
-	case asks && password == nil, encrypts && certificates == nil:
+	case asks && password == nil, !known:
 		return // a Secret of the pool is not made yet, or has lost its label
 	}
 	if before := d.secret(name)[render.KeyPassword]; asks && len(before) > 0 && !bytes.Equal(before, password) && d.early(before, password) {

@@ -136,7 +136,7 @@ func TestApplicationsAreBound(t *testing.T) {
 	}
 	wants(with("password", "p@ss/word", "uri", "redis://:p%40ss%2Fword@cache.shop.svc:6379"))
 
-	s.Pool.Spec.Security.RESPTLS = v1alpha1.Enabled
+	s.Pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
 	if got := s.bound(t); got != nil {
 		t.Errorf("without the certificate it is %v", got)
 	}
@@ -146,7 +146,7 @@ func TestApplicationsAreBound(t *testing.T) {
 	s.Secrets["cache-resp-tls"] = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cache-resp-tls"}, Data: map[string][]byte{"ca.crt": []byte("authorities")}}
 	wants(with("password", "p@ss/word", "uri", "rediss://:p%40ss%2Fword@cache.shop.svc:6379", "certificates", "authorities"))
 
-	s.Pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled}
+	s.Pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone}
 	wants(with("uri", "redis://cache.shop.svc:6379"))
 	s.Pool.Spec.Compute = nil
 	if got := s.bound(t); got != nil || s.Secrets["cache-binding"] != nil {

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -190,8 +189,10 @@ type decision struct {
 	// memoryScales and computeScales are in the order of the spec's entries; growth has the condition of each memory pool that may grow by itself.
 	memoryScales, computeScales []scale
 	growth                      map[string]*metav1.Condition
-	// beyondMap says why a memory pool gets fewer memory nodes than it asks for.
-	beyondMap map[string]string
+	// retired are the memory pools that are drained because the spec does not have them any more, or has them in another shape.
+	retired map[string]bool
+	// limits says why a memory pool gets another number of memory nodes than it asks for.
+	limits map[string]limit
 
 	specInvalid  *finding
 	certificates finding
@@ -228,7 +229,7 @@ type node struct {
 func Decide(input Input) (*Plan, error) {
 	d := &decision{Input: input}
 	d.findMap()
-	d.takeOverReplicas()
+	d.takeOverSpec()
 	spec := d.Pool.Spec
 	d.paused = spec.Management == v1alpha1.ManagementPaused
 	image := d.chooseImage()
@@ -314,20 +315,7 @@ func (d *decision) observeNodes() {
 			d.observeNode(&node{name: v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, ordinal), wanted: true, pool: memoryPool, ordinal: ordinal})
 		}
 	}
-	var others []string
-	for name := range d.Snapshot.Nodes {
-		others = append(others, name)
-	}
-	for name := range d.NodePods {
-		others = append(others, name)
-	}
-	if d.epochs.current != nil {
-		for _, entry := range d.epochs.current.Nodes {
-			others = append(others, entry.Name)
-		}
-	}
-	slices.Sort(others)
-	for _, name := range slices.Compact(others) {
+	for _, name := range d.knownNodes() {
 		if d.nodeNamed(name) == nil {
 			if n := d.beyond(name); n != nil {
 				d.observeNode(n)
@@ -338,15 +326,12 @@ func (d *decision) observeNodes() {
 
 // beyond is the memory node of a name that the spec does not ask for; nil: no memory pool has such names.
 func (d *decision) beyond(name string) *node {
-	for p := range d.Pool.Spec.Memory.Pools {
-		memoryPool := &d.Pool.Spec.Memory.Pools[p]
-		// A suffix that is not a number becomes another number here, and the comparison below refuses the name.
-		ordinal, _ := strconv.ParseUint(strings.TrimPrefix(name, v1alpha1.MemoryNodePrefix(d.Pool.Name, memoryPool.Name)), 10, 8)
-		if v1alpha1.MemoryNodeName(d.Pool.Name, memoryPool.Name, int32(ordinal)) == name {
-			return &node{name: name, pool: memoryPool, ordinal: int32(ordinal)}
-		}
+	entry, ordinal, named := d.nameOf(name)
+	at := slices.IndexFunc(d.Pool.Spec.Memory.Pools, func(memoryPool v1alpha1.MemoryPool) bool { return memoryPool.Name == entry })
+	if !named || at < 0 {
+		return nil
 	}
-	return nil
+	return &node{name: name, pool: &d.Pool.Spec.Memory.Pools[at], ordinal: ordinal}
 }
 
 func (d *decision) observeNode(n *node) {
@@ -561,6 +546,7 @@ func (d *decision) certificatesOf(act bool) error {
 	d.Apply = append(d.Apply, d.authority)
 	d.ConnectNeeds = append(d.ConnectNeeds, d.authority)
 
+	d.checkPeoplesTLS()
 	for _, r := range d.wantedCertificates() {
 		held := d.secret(r.secret)
 		if !act && held == nil {
@@ -619,7 +605,7 @@ func (d *decision) wantedCertificates() []wantedCertificate {
 	} else {
 		wanted = append(wanted, member(d.pool.NodeTLSSecretName(), pki.RoleNode, d.pool.Name), member(d.pool.ClientTLSSecretName(), pki.RoleClient, d.pool.Name))
 	}
-	if d.Pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
+	if d.Pool.Spec.Security.TLS().Mode == v1alpha1.TLSGenerated {
 		wanted = append(wanted, wantedCertificate{d.pool.RESPTLSSecretName(), pki.Request{DNSNames: d.pool.RESPHosts(), Server: true}})
 	}
 	return wanted

@@ -48,7 +48,7 @@ func newScene(nodes int, policy v1alpha1.DataPolicy) *scene {
 				Index:      v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
 				Memory:     v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: int32(nodes), Lend: resource.MustParse("256Mi")}}},
 				Network:    v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
-				Security:   v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled},
+				Security:   v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated},
 			},
 		},
 		Nodes:    map[string]*v1alpha1.MemoryNode{},
@@ -312,6 +312,8 @@ func TestMemoryNodesThatExecuteNeedProcessors(t *testing.T) {
 		s := newScene(2, v1alpha1.DataPolicyCache)
 		s.Pool.Spec.Index = v1alpha1.IndexSpec{Protocol: c.protocol}
 		s.Pool.Spec.Memory.Pools[0].Resources, s.Pool.Spec.Memory.Pools[0].Workers = c.resources, c.workers
+		// One without memory nodes needs none.
+		s.Pool.Spec.Memory.Pools = slices.Insert(s.Pool.Spec.Memory.Pools, 0, entryNamed("empty", 0, "256Mi"))
 		for look, events := range []int{1, 0} {
 			d := s.decide(t)
 			reason := v1alpha1.ReasonAccepted
@@ -477,7 +479,7 @@ func TestLossIsToldByTheStatus(t *testing.T) {
 
 func TestCertificatesAreRenewedInTime(t *testing.T) {
 	s := newScene(1, v1alpha1.DataPolicyCache)
-	s.Pool.Spec.Security.RESPTLS = v1alpha1.Enabled
+	s.Pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
 	plan := s.decide(t)
 	if plan.RequeueAfter <= 44*24*time.Hour || plan.RequeueAfter > 46*24*time.Hour {
 		t.Errorf("looked at again after %s", plan.RequeueAfter)
@@ -529,7 +531,7 @@ func TestADecisionIsReplayedFromItsSeed(t *testing.T) {
 	var texts [2]string
 	for i := range texts {
 		s := newScene(2, v1alpha1.DataPolicyCache)
-		s.Pool.Spec.Security.RESPTLS = v1alpha1.Enabled
+		s.Pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
 		raw, err := json.Marshal(s.decide(t).Apply)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,17 +58,18 @@ func (d *decision) asks(operation *v1alpha1.ResizeOperation) bool {
 	if tables != d.tablesWanted() {
 		return false
 	}
-	if len(operation.Spec.Pools) != len(d.Pool.Spec.Memory.Pools) {
-		return false
-	}
+	asked, to := map[string]int32{}, map[string]int32{}
 	for _, memoryPool := range d.Pool.Spec.Memory.Pools {
-		if !slices.ContainsFunc(operation.Spec.Pools, func(changed v1alpha1.ResizePool) bool {
-			return changed.Name == memoryPool.Name && changed.To == memoryPool.Replicas
-		}) {
-			return false
+		if memoryPool.Replicas > 0 {
+			asked[memoryPool.Name] = memoryPool.Replicas
 		}
 	}
-	return true
+	for _, changed := range operation.Spec.Pools {
+		if changed.To > 0 {
+			to[changed.Name] = changed.To
+		}
+	}
+	return maps.Equal(asked, to)
 }
 
 // aims says whether an operation's aim is the present one, evacuations included.
@@ -170,7 +172,10 @@ func (d *decision) makeResize() {
 				changed.From++
 			}
 		}
-		spec.Pools = append(spec.Pools, changed)
+		// Where a person takes memory pools away faster than keys move, the last of them are not listed.
+		if len(spec.Pools) < mostEntries {
+			spec.Pools = append(spec.Pools, changed)
+		}
 	}
 	for _, n := range d.nodes {
 		if n.evacuated {

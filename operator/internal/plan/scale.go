@@ -3,7 +3,9 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"farpool.dev/farpool/api/v1alpha1"
 	"farpool.dev/farpool/operator/internal/agent"
@@ -30,11 +33,20 @@ type scale struct {
 	version            string
 }
 
-// takeOverReplicas puts the number of replicas into the spec. What a KVPool declares wins whenever it changes. An entry that has lost its object keeps its number.
-func (d *decision) takeOverReplicas() {
+// takeOverSpec makes the spec that the planner works with: with the memory pools that are to go, and with the number of replicas that holds.
+func (d *decision) takeOverSpec() {
 	snapshot := *d.Snapshot
 	snapshot.Pool = d.Pool.DeepCopy()
 	d.Snapshot = &snapshot
+	d.limits = map[string]limit{}
+	d.retire()
+	d.takeOverReplicas()
+	d.keepSome()
+	d.keepToWhatAMapHolds()
+}
+
+// takeOverReplicas puts the number of replicas into the spec. What a KVPool declares wins whenever it changes. An entry that has lost its object keeps its number.
+func (d *decision) takeOverReplicas() {
 	for p := range d.Pool.Spec.Memory.Pools {
 		entry := &d.Pool.Spec.Memory.Pools[p]
 		s := scale{entry: entry.Name, declared: entry.Replicas, replicas: entry.Replicas}
@@ -43,15 +55,15 @@ func (d *decision) takeOverReplicas() {
 			s.version = object.ResourceVersion
 		}
 		switch {
+		case d.retired[entry.Name]:
 		case object == nil:
-			s.replicas = d.inMapOf(entry)
+			s.replicas = cmp.Or(d.inMapOf(entry), entry.Replicas)
 		case object.Spec.Declared == s.declared:
 			s.replicas = object.Spec.Replicas
 		}
 		entry.Replicas = s.replicas
 		d.memoryScales = append(d.memoryScales, s)
 	}
-	d.keepToWhatAMapHolds()
 	if d.Pool.Spec.Compute == nil {
 		return
 	}
@@ -75,7 +87,6 @@ func (d *decision) takeOverReplicas() {
 // keepToWhatAMapHolds reduces what memory pools together ask for to the number of memory nodes that a map can have. Each of their MemoryNodePools may ask for that
 // many, and the API server does not add them up. Memory nodes in the map are left alone; the last pools get less before the first do.
 func (d *decision) keepToWhatAMapHolds() {
-	d.beyondMap = map[string]string{}
 	asked := int32(0)
 	for _, entry := range d.Pool.Spec.Memory.Pools {
 		asked += entry.Replicas
@@ -83,23 +94,19 @@ func (d *decision) keepToWhatAMapHolds() {
 	over := max(0, asked-nodesInMap)
 	for p := range slices.Backward(d.Pool.Spec.Memory.Pools) {
 		entry := &d.Pool.Spec.Memory.Pools[p]
-		least := int32(1)
-		if d.epochs.current != nil {
-			least = max(least, min(entry.Replicas, d.inMapOf(entry)))
-		}
+		least := min(entry.Replicas, max(1, d.inMapOf(entry)))
 		given := entry.Replicas - min(over, entry.Replicas-least)
 		if given == entry.Replicas {
 			continue
 		}
 		over -= entry.Replicas - given
-		d.beyondMap[entry.Name] = fmt.Sprintf("memory pool %s gets %d of the %d memory nodes that it asks for: all memory pools together ask for %d, and a pool has at most %d. Scale a MemoryNodePool down (kubectl -n %s get memorynodepools)",
-			entry.Name, given, entry.Replicas, asked, nodesInMap, d.Pool.Namespace)
+		d.limit(entry.Name, v1alpha1.ReasonTooManyMemoryNodes, fmt.Sprintf("memory pool %s gets %d of the %d memory nodes that it asks for: all memory pools together ask for %d, and a pool has at most %d. Scale a MemoryNodePool down (kubectl -n %s get memorynodepools)",
+			entry.Name, given, entry.Replicas, asked, nodesInMap, d.Pool.Namespace))
 		entry.Replicas = given
-		d.degraded = append(d.degraded, finding{v1alpha1.ReasonTooManyMemoryNodes, d.beyondMap[entry.Name]})
 	}
 }
 
-// inMapOf is how many memory nodes of an entry the pool's map has; what the entry says, if it has none.
+// inMapOf is how many memory nodes of an entry the pool's map has, or had below the highest ordinal that it has.
 func (d *decision) inMapOf(entry *v1alpha1.MemoryPool) int32 {
 	replicas := int32(0)
 	if d.epochs.current != nil {
@@ -109,25 +116,36 @@ func (d *decision) inMapOf(entry *v1alpha1.MemoryPool) int32 {
 			}
 		}
 	}
-	if replicas == 0 {
-		return entry.Replicas
-	}
 	return replicas
 }
 
 // scaleObjects applies the objects in which others may ask for another number.
 func (d *decision) scaleObjects() {
-	for _, s := range d.memoryScales {
-		d.Apply = append(d.Apply, render.MemoryNodePool(d.pool, s.entry, s.declared, s.replicas, s.version))
+	for i, s := range d.memoryScales {
+		// A MemoryNodePool whose memory pool the spec has lost is kept, and none is made for it.
+		if entry := d.pool.Spec.Memory.Pools[i]; s.version != "" || !d.retired[s.entry] {
+			entry.Replicas = s.declared
+			d.Apply = append(d.Apply, render.MemoryNodePool(d.pool, entry, s.replicas, s.version))
+		}
 	}
 	for _, s := range d.computeScales {
 		d.Apply = append(d.Apply, render.ComputeShardPool(d.pool, s.entry, s.declared, s.replicas, s.version))
 	}
 }
 
-// scaleRemovals deletes the objects of entries that the spec does not have any more.
+// scaleRemovals deletes the objects of entries that the spec does not have any more. The object of a memory pool stays while a memory node of it is there.
 func (d *decision) scaleRemovals() {
-	wanted := map[string]bool{}
+	members, wanted := d.members(), map[string]bool{}
+	for _, s := range d.memoryScales {
+		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = !d.retired[s.entry]
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.MemoryPools)) {
+		object := d.MemoryPools[name]
+		if !wanted[name] && len(members[object.Spec.MemoryPool]) == 0 && object.DeletionTimestamp.IsZero() {
+			d.Delete = append(d.Delete, object)
+		}
+	}
+	clear(wanted)
 	for _, s := range d.computeScales {
 		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = true
 	}
@@ -144,7 +162,7 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 	d.Status.ComputePools = map[string]v1alpha1.ComputeShardPoolStatus{}
 	for _, s := range d.memoryScales {
 		object := d.MemoryPools[v1alpha1.ScaleName(d.Pool.Name, s.entry)]
-		if object == nil {
+		if object == nil || slices.Contains(d.Delete, client.Object(object)) {
 			continue
 		}
 		status := v1alpha1.ScaleStatus{ObservedGeneration: object.Generation, Selector: labels.FormatLabels(d.pool.MemoryPoolSelector(s.entry)), Conditions: object.Status.Conditions}
@@ -159,15 +177,20 @@ func (d *decision) scaleStatuses(nodes []nodeCondition) {
 		}
 		c := d.growth[s.entry]
 		was := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionScalingLimited)
-		if why := d.beyondMap[s.entry]; why != "" {
-			limited := condition(v1alpha1.ConditionScalingLimited, metav1.ConditionTrue, v1alpha1.ReasonTooManyMemoryNodes, "%s", why)
+		if why := d.limits[s.entry]; why.reason != "" {
+			limited := condition(v1alpha1.ConditionScalingLimited, metav1.ConditionTrue, why.reason, "%s", why.message)
 			c = &limited
-		} else if c == nil && was != nil && was.Reason == v1alpha1.ReasonTooManyMemoryNodes {
+		} else if c == nil && was != nil && (was.Reason == v1alpha1.ReasonTooManyMemoryNodes || was.Reason == v1alpha1.ReasonLastMemoryPool) {
 			limited := condition(v1alpha1.ConditionScalingLimited, metav1.ConditionFalse, v1alpha1.ReasonAccepted, "the memory pool gets as many memory nodes as are asked for")
 			c = &limited
 		}
 		if c != nil {
 			status.Conditions = d.setConditions(status.Conditions, object.Generation, *c)
+		}
+		if s.replicas == 0 {
+			status.Conditions = d.setConditions(status.Conditions, object.Generation, d.drainedCondition(&s))
+		} else {
+			status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionDrained })
 		}
 		d.Status.MemoryPools[object.Name] = status
 	}

@@ -522,9 +522,12 @@ func resized(has corev1.ResourceList, patch map[corev1.ResourceName]*resource.Qu
 
 // unamended names a pod of a memory node, and what it lacks of what the spec gives to pods that run.
 func (w *world) unamended() string {
-	memoryPool := w.pool().Spec.Memory.Pools[0]
 	for _, name := range w.names(kindPod) {
 		pod := w.pod(name)
+		memoryPool := w.entryOf(pod)
+		if memoryPool == nil {
+			return fmt.Sprintf("pod %s is of no memory pool of the spec", name)
+		}
 		for key := range render.NotToBeTaken() {
 			if _, has := pod.Annotations[key]; !has {
 				return fmt.Sprintf("pod %s has no annotation %s", name, key)

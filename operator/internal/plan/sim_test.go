@@ -79,6 +79,7 @@ const (
 	podsAreAsBefore
 	memoryPodsAreEdited
 	versionChanges
+	poolsAreEdited
 	whats
 )
 
@@ -134,6 +135,12 @@ func eventsOf(seed uint64) []event {
 		later := rand.New(rand.NewPCG(seed, 5))
 		for range 4 {
 			events = slices.Insert(events, later.IntN(len(events)), event{statusIsOld, later.Uint64()})
+		}
+	}
+	if seed%4 == 1 {
+		later := rand.New(rand.NewPCG(seed, 13))
+		for range 1 + later.IntN(6) {
+			events = slices.Insert(events, later.IntN(len(events)), event{poolsAreEdited, later.Uint64()})
 		}
 	}
 	if hasShards(seed) {
@@ -283,6 +290,9 @@ func (r *run) happen(e event) {
 	case poolIsScaled:
 		for _, name := range r.names(kindScale) {
 			replicas := int32(1 + random.IntN(simNodes))
+			if name != v1alpha1.ScaleName(simPool, simEntry) {
+				replicas = (replicas + 1) / 2
+			}
 			r.say("MemoryNodePool %s is scaled to %d", name, replicas)
 			edit(r.world, kindScale, name, func(scale *v1alpha1.MemoryNodePool) { scale.Spec.Replicas = replicas })
 		}
@@ -332,7 +342,7 @@ func (r *run) happen(e event) {
 			r.say("%d memory nodes are asked for, and %s is gone with its Kubernetes node", len(spec.Nodes)-1, name)
 			r.full = true
 			r.respec(func(spec *v1alpha1.KVPoolSpec) {
-				spec.Memory.Pools[0].Replicas = int32(len(r.newestObject().Nodes) - 1)
+				spec.Memory.Pools[0].Replicas = int32(min(simNodes, len(r.newestObject().Nodes)-1))
 			})
 			if pod := r.pod(name); pod != nil {
 				r.endPod(pod)
@@ -355,6 +365,8 @@ func (r *run) happen(e event) {
 		r.bringBackAnOldStatus(random)
 	case versionChanges:
 		r.changeVersion(random)
+	case poolsAreEdited:
+		r.editPools(random)
 	case shardsWork, shardEnds, shardStops, shardPodIsDeleted, shardNodeIsLost, sessionsExpire, peopleRequestRepair, podsAreAsBefore, memoryPodsAreEdited:
 		r.happenToShards(e, random, chance)
 	case faultsChange:
@@ -454,6 +466,7 @@ func (r *run) endFaults() {
 			spec.Version = []string{"", "3"}[r.serial%2]
 		}
 	})
+	r.endWithoutMemory()
 	for _, name := range r.names(kindResize) {
 		if r.live(kindResize)[name].(*v1alpha1.ResizeOperation).Spec.RequestedState == v1alpha1.RequestedAbort {
 			r.take(kindResize, name)
@@ -506,14 +519,16 @@ func (r *run) unsettled() string {
 	progressing := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionProgressing)
 	degraded := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDegraded)
 	spec := r.newestObject()
-	scale, _ := r.live(kindScale)[v1alpha1.ScaleName(simPool, simEntry)].(*v1alpha1.MemoryNodePool)
+	wanted, why := r.wanted()
 	switch {
+	case why != "":
+		return why
 	case progressing == nil || progressing.Status != metav1.ConditionFalse || degraded == nil || degraded.Status != metav1.ConditionFalse:
 		return fmt.Sprintf("conditions are %+v, %+v", progressing, degraded)
-	case spec == nil || scale == nil:
+	case spec == nil:
 		return "there is no map"
-	case len(spec.Nodes) != int(scale.Spec.Replicas) || len(r.live(kindNode)) != len(spec.Nodes) || len(r.live(kindPod)) != len(spec.Nodes) || len(spec.Departures) > 0:
-		return fmt.Sprintf("%d memory nodes are asked for: %d objects, %d pods, map: %s", scale.Spec.Replicas, len(r.live(kindNode)), len(r.live(kindPod)), outline(spec))
+	case len(spec.Nodes) != wanted || len(r.live(kindNode)) != len(spec.Nodes) || len(r.live(kindPod)) != len(spec.Nodes) || len(spec.Departures) > 0:
+		return fmt.Sprintf("%d memory nodes are asked for: %d objects, %d pods, map: %s", wanted, len(r.live(kindNode)), len(r.live(kindPod)), outline(spec))
 	}
 	for i := range spec.Nodes {
 		if r.serves(spec, &spec.Nodes[i]) == nil {

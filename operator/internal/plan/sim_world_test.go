@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,7 +39,7 @@ const (
 	simPool      = "cache"
 	simEntry     = "memory"
 	// simKeys is a power of two, so that each is in one part of any directory that so few memory nodes have.
-	simKeys    = 512
+	simKeys    = 1024
 	simNodes   = 6
 	simWorkers = 5
 )
@@ -134,6 +135,8 @@ type world struct {
 	// looks have not waited for; slowness says when they take effect.
 	slowness     *rand.Rand
 	putOff, late int
+	// poolsEdited: a person has added memory pools to the spec or taken some away, which a cache may not show yet.
+	poolsEdited bool
 	// newest is the latest map that any memory node has followed.
 	newest *v1alpha1.ShardMapSpec
 
@@ -178,7 +181,7 @@ func newWorld(random *rand.Rand) *world {
 			Index:    v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}},
 			Memory:   v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: simEntry, Replicas: int32(1 + random.IntN(4)), Lend: resource.MustParse("256Mi")}}},
 			Network:  v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
-			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled},
+			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone},
 		},
 	}
 	switch w.index {
@@ -298,8 +301,8 @@ func unchanged(object any, cached client.Object) bool {
 	case *policyv1ac.PodDisruptionBudgetApplyConfiguration:
 		return cached.(*policyv1.PodDisruptionBudget).Spec.MinAvailable.IntVal == object.Spec.MinAvailable.IntVal
 	case *apiac.MemoryNodePoolApplyConfiguration:
-		spec := cached.(*v1alpha1.MemoryNodePool).Spec
-		return spec.Declared == *object.Spec.Declared && spec.Replicas == *object.Spec.Replicas
+		spec := &v1alpha1.MemoryNodePoolSpec{}
+		return applied(object.Spec, spec) == nil && equality.Semantic.DeepEqual(cached.(*v1alpha1.MemoryNodePool).Spec, *spec)
 	case *apiac.MemoryNodeApplyConfiguration:
 		return cached.(*v1alpha1.MemoryNode).Spec.Image == *object.Spec.Image
 	case *apiac.ComputeShardPoolApplyConfiguration:
@@ -341,7 +344,14 @@ func (w *world) apply(object any) error {
 		if live != nil {
 			scale = live.DeepCopyObject().(*v1alpha1.MemoryNodePool)
 		}
-		scale.Spec = v1alpha1.MemoryNodePoolSpec{PoolName: simPool, MemoryPool: simEntry, Declared: *object.Spec.Declared, Replicas: *object.Spec.Replicas}
+		before := scale.Spec.Entry
+		scale.Spec = v1alpha1.MemoryNodePoolSpec{}
+		if err := applied(object.Spec, &scale.Spec); err != nil {
+			return err
+		}
+		if before != nil && before.Lend.Cmp(scale.Spec.Entry.Lend) != 0 {
+			return errInvalid // what memory nodes lend is fixed while the object is there
+		}
 		w.put(k, scale)
 	case *apiac.ComputeShardPoolApplyConfiguration:
 		if !pinned(object.ResourceVersion, live) {
@@ -361,7 +371,8 @@ func (w *world) apply(object any) error {
 			return nil // the rest is the same
 		}
 		w.put(k, &v1alpha1.MemoryNode{ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: name, UID: w.uid("node")},
-			Spec: v1alpha1.MemoryNodeSpec{PoolName: simPool, MemoryPool: simEntry, Ordinal: *object.Spec.Ordinal, TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image}})
+			Spec: v1alpha1.MemoryNodeSpec{PoolName: simPool, MemoryPool: *object.Spec.MemoryPool, Ordinal: *object.Spec.Ordinal, Lend: *object.Spec.Lend,
+				TemplateVersion: *object.Spec.TemplateVersion, Image: *object.Spec.Image}})
 	case *corev1ac.PodApplyConfiguration:
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: simNamespace, Name: name, UID: w.uid("pod"), Labels: object.Labels, Annotations: object.Annotations},
 			Status: corev1.PodStatus{Phase: corev1.PodPending}}
@@ -441,6 +452,9 @@ func (w *world) remove(seen client.Object) error {
 	if k == kindPod || k == kindNode {
 		w.mayGo(live)
 	}
+	if scale, ok := live.(*v1alpha1.MemoryNodePool); ok {
+		w.entryMayGo(scale)
+	}
 	if lease, ok := live.(*v1alpha1.RepairLease); ok {
 		w.mayEnd(lease)
 	}
@@ -504,6 +518,15 @@ func (w *world) mayGo(object client.Object) {
 	for _, spec := range []*v1alpha1.ShardMapSpec{w.followed(), newest} {
 		if spec != nil && hasPart(spec, name) {
 			w.fail("none goes with a part", "an operator deletes %s %s, and epoch %d gives it a part of the hash space", kindNames[kindOf(object)], name, spec.Epoch)
+		}
+	}
+}
+
+// entryMayGo holds operators to what they forget of memory pools: nothing of one that the spec has as it is.
+func (w *world) entryMayGo(scale *v1alpha1.MemoryNodePool) {
+	for _, entry := range w.pool().Spec.Memory.Pools {
+		if entry.Name == scale.Spec.MemoryPool && entry.Lend.Cmp(scale.Spec.Entry.Lend) == 0 && !w.poolsEdited {
+			w.fail("the spec's memory pools stay", "an operator deletes MemoryNodePool %s, and the spec has it", scale.Name)
 		}
 	}
 }
@@ -673,7 +696,7 @@ func sameMove(before, now *v1alpha1.ShardMapSpec) bool {
 func outline(spec *v1alpha1.ShardMapSpec) string {
 	var nodes []string
 	for _, entry := range spec.Nodes {
-		nodes = append(nodes, fmt.Sprintf("%s=%s%s", strings.TrimPrefix(entry.Name, simPool+"-"+simEntry+"-"), entry.Incarnation, map[bool]string{true: " stopped"}[entry.State == v1alpha1.NodeStopped]))
+		nodes = append(nodes, fmt.Sprintf("%s=%s%s", strings.TrimPrefix(strings.TrimPrefix(entry.Name, simPool+"-"), simEntry+"-"), entry.Incarnation, map[bool]string{true: " stopped"}[entry.State == v1alpha1.NodeStopped]))
 	}
 	return fmt.Sprintf("nodes %s; %d parts; move %d, %d depart", strings.Join(nodes, ", "), len(spec.Directory.Tables), spec.Move, len(spec.Departures))
 }

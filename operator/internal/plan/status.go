@@ -573,7 +573,7 @@ func (d *decision) isDegraded(nodes []nodeCondition, pressure metav1.Condition) 
 	for _, n := range nodes {
 		if n.ready.Reason == v1alpha1.ReasonNodeUnschedulable {
 			found = append(found, finding{v1alpha1.ReasonNodeUnschedulable, fmt.Sprintf(
-				"memory node %s lends %s, and %s. Add a Kubernetes node that has so much memory free, or widen spec.memory.pools[%s].nodeSelector and tolerations; to lend less, create the pool anew with a smaller memory",
+				"memory node %s lends %s, and %s. Add a Kubernetes node that has so much memory free, or widen pod.nodeSelector and pod.tolerations of memory pool %s; to lend less, add a memory pool that does to spec.memory.pools, and take this one away",
 				n.name, n.pool.Lend.String(), n.ready.Message, n.pool.Name)})
 			break
 		}
@@ -678,6 +678,9 @@ func (d *decision) withoutCPU() []string {
 	}
 	for i := range d.pool.Spec.Memory.Pools {
 		memoryPool := &d.pool.Spec.Memory.Pools[i]
+		if memoryPool.Replicas == 0 {
+			continue
+		}
 		wanted := ptr.Deref(memoryPool.Resources, v1alpha1.Resources{})
 		request, requested := wanted.Requests[corev1.ResourceCPU]
 		limit := wanted.Limits[corev1.ResourceCPU]

@@ -15,7 +15,7 @@ import (
 const BindingType corev1.SecretType = "servicebinding.io/redis"
 
 // Binding is the Secret with what an application needs to reach the pool, under the keys that the Service Binding Specification names. A nil password is left out,
-// as are certificates where there is no TLS.
+// as are certificates of authorities if there are none: applications then trust the authority of the pool's certificate anyway.
 func Binding(pool Pool, password, certificates []byte, resourceVersion string) *corev1ac.SecretApplyConfiguration {
 	host, port := pool.ServiceName()+"."+pool.Namespace+".svc", strconv.Itoa(PortRESP)
 	uri := url.URL{Scheme: "redis", Host: net.JoinHostPort(host, port)}
@@ -24,9 +24,11 @@ func Binding(pool Pool, password, certificates []byte, resourceVersion string) *
 		data[KeyPassword] = password
 		uri.User = url.UserPassword("", string(password))
 	}
+	if pool.TLSSecret() != "" {
+		uri.Scheme = "rediss"
+	}
 	if certificates != nil {
 		data["certificates"] = certificates
-		uri.Scheme = "rediss"
 	}
 	data["uri"] = []byte(uri.String())
 	return Secret(pool, pool.BindingSecretName(), data, resourceVersion).WithType(BindingType)

@@ -9,6 +9,7 @@ package render
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -90,6 +91,17 @@ func (p Pool) Password() (secret, key string) {
 	return "", ""
 }
 
+// TLSSecret returns the Secret with the certificate of the Redis port; empty: there is none.
+func (p Pool) TLSSecret() string {
+	switch tls := p.Spec.Security.TLS(); tls.Mode {
+	case v1alpha1.TLSGenerated:
+		return p.RESPTLSSecretName()
+	case v1alpha1.TLSFromSecret:
+		return string(tls.SecretName)
+	}
+	return ""
+}
+
 // CASecretName and PoolSecretName lie in SecretNamespace, beside those of other pools of the same name.
 func (p Pool) CASecretName() string   { return KeptSecretNames(p.Name, p.UID)[0] }
 func (p Pool) PoolSecretName() string { return KeptSecretNames(p.Name, p.UID)[1] }
@@ -133,7 +145,11 @@ func (p Pool) Endpoint() string {
 // RESPHosts are the names by which applications call the pool.
 func (p Pool) RESPHosts() []string {
 	service := p.Name + "." + p.Namespace + ".svc"
-	return []string{p.Name, p.Name + "." + p.Namespace, service, service + "." + cmp.Or(p.ClusterDomain, "cluster.local"), "localhost"}
+	hosts := []string{p.Name, p.Name + "." + p.Namespace, service, service + "." + cmp.Or(p.ClusterDomain, "cluster.local"), "localhost"}
+	for _, name := range p.Spec.Security.TLS().DNSNames {
+		hosts = append(hosts, string(name))
+	}
+	return hosts
 }
 
 // ComputePools is empty where the spec has none.
@@ -327,13 +343,27 @@ func ResizeOperation(pool Pool, name string, spec *v1alpha1.ResizeOperationSpec)
 	return apiac.ResizeOperation(name, pool.Namespace).WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).WithSpec(content)
 }
 
-// MemoryNodePool says how many memory nodes a memory pool has. With a resourceVersion, a write fails if somebody has asked for another number since.
-func MemoryNodePool(pool Pool, memoryPool string, declared, replicas int32, resourceVersion string) *apiac.MemoryNodePoolApplyConfiguration {
-	applied := apiac.MemoryNodePool(v1alpha1.ScaleName(pool.Name, memoryPool), pool.Namespace).
+// MemoryNodePool says how many memory nodes an entry of the spec has, which declares its own number. With a resourceVersion, a write fails if somebody has asked
+// for another number since.
+func MemoryNodePool(pool Pool, entry v1alpha1.MemoryPool, replicas int32, resourceVersion string) *apiac.MemoryNodePoolApplyConfiguration {
+	applied := apiac.MemoryNodePool(v1alpha1.ScaleName(pool.Name, entry.Name), pool.Namespace).
 		WithLabels(pool.labels()).WithOwnerReferences(pool.owner()).
-		WithSpec(apiac.MemoryNodePoolSpec().WithPoolName(pool.Name).WithMemoryPool(memoryPool).WithDeclared(declared).WithReplicas(replicas))
+		WithSpec(apiac.MemoryNodePoolSpec().WithPoolName(pool.Name).WithMemoryPool(entry.Name).WithDeclared(entry.Replicas).WithReplicas(replicas).WithEntry(entryOf(entry)))
 	if resourceVersion != "" {
 		applied.WithResourceVersion(resourceVersion)
+	}
+	return applied
+}
+
+// entryOf is an entry as it is applied.
+func entryOf(entry v1alpha1.MemoryPool) *apiac.MemoryPoolApplyConfiguration {
+	applied := apiac.MemoryPool()
+	content, err := json.Marshal(entry)
+	if err == nil {
+		err = json.Unmarshal(content, applied)
+	}
+	if err != nil {
+		panic(err) // both are the same fields of JSON
 	}
 	return applied
 }

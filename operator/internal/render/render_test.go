@@ -50,7 +50,7 @@ func pools(t *testing.T) map[string]Pool {
 			spec.Index = v1alpha1.IndexSpec{Protocol: v1alpha1.ProtocolRCuckoo, RCuckoo: v1alpha1.RCuckooSpec{EntryBytes: 16, EntriesPerRow: 8, RowsPerLock: 16, TablePercent: 25}}
 		}
 		if spec.Security.Password == "" {
-			spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled}
+			spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated}
 		}
 		if spec.Compute != nil {
 			for i := range spec.Compute.Pools {

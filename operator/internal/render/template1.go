@@ -119,7 +119,7 @@ func (template1) ComputeConfig(pool Pool, computePool v1alpha1.ComputePool) stri
 	if secret, key := pool.Password(); secret != "" {
 		file.text("password-file", PasswordFile(key))
 	}
-	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
+	if pool.TLSSecret() != "" {
 		file.text("resp-tls-cert", respTLSDirectory+"/tls.crt")
 		file.text("resp-tls-key", respTLSDirectory+"/tls.key")
 	}
@@ -221,8 +221,8 @@ func (t template1) ComputeDeployment(pool Pool, computePool v1alpha1.ComputePool
 		volumes = append(volumes, secretVolume("password", secret))
 		container.WithVolumeMounts(mount("password", passwordPath, true))
 	}
-	if pool.Spec.Security.RESPTLS == v1alpha1.Enabled {
-		volumes = append(volumes, secretVolume("resp-tls", pool.RESPTLSSecretName()))
+	if secret := pool.TLSSecret(); secret != "" {
+		volumes = append(volumes, secretVolume("resp-tls", secret))
 		container.WithVolumeMounts(mount("resp-tls", respTLSDirectory, true))
 	}
 	spec := t.podSpec(pool, container, v1alpha1.ComponentComputeShard, computePool.Pod.OrNone()).WithVolumes(volumes...)

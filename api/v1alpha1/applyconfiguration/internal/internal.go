@@ -165,6 +165,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: summary
       type:
         scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.DNSName
+  scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.DRAAttachment
   map:
     fields:
@@ -313,7 +315,6 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: dev.farpool.farpool.api.v1alpha1.SecuritySpec
       default:
         password: Generated
-        respTLS: Disabled
     - name: service
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.ServiceSpec
@@ -450,6 +451,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: declared
       type:
         scalar: numeric
+    - name: entry
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.MemoryPool
     - name: memoryPool
       type:
         scalar: string
@@ -729,6 +733,14 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 25
+- name: dev.farpool.farpool.api.v1alpha1.RESPSpec
+  map:
+    fields:
+    - name: tls
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.TLSSpec
+      default:
+        mode: Disabled
 - name: dev.farpool.farpool.api.v1alpha1.RepairCause
   scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.RepairClient
@@ -1065,10 +1077,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: passwordSecret
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.SecretKey
-    - name: respTLS
+    - name: resp
       type:
-        namedType: dev.farpool.farpool.api.v1alpha1.Switch
-      default: Disabled
+        namedType: dev.farpool.farpool.api.v1alpha1.RESPSpec
 - name: dev.farpool.farpool.api.v1alpha1.ServiceSpec
   map:
     fields:
@@ -1314,8 +1325,24 @@ var schemaYAML = typed.YAMLObject(`types:
           - name
 - name: dev.farpool.farpool.api.v1alpha1.SourceRange
   scalar: string
-- name: dev.farpool.farpool.api.v1alpha1.Switch
+- name: dev.farpool.farpool.api.v1alpha1.TLSMode
   scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.TLSSpec
+  map:
+    fields:
+    - name: dnsNames
+      type:
+        list:
+          elementType:
+            namedType: dev.farpool.farpool.api.v1alpha1.DNSName
+          elementRelationship: associative
+    - name: mode
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.TLSMode
+      default: Disabled
+    - name: secretName
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
 - name: dev.farpool.farpool.api.v1alpha1.TemplateStatus
   map:
     fields:

@@ -3,8 +3,10 @@
 package kvpool
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -14,6 +16,7 @@ import (
 
 	farpoolv1alpha1 "farpool.dev/farpool/api/gen/farpool/v1alpha1"
 	"farpool.dev/farpool/api/v1alpha1"
+	"farpool.dev/farpool/operator/internal/pki"
 )
 
 // takes makes a compute shard say which passwords it takes.
@@ -50,7 +53,9 @@ var _ = Describe("The Secret for applications", func() {
 	}
 
 	It("has a new password once every compute shard takes it", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		first := string(w.secret("cache-password").Data["password"])
 		Eventually(w.bound, within, every).Should(Equal(first))
@@ -99,6 +104,35 @@ var _ = Describe("The Secret for applications", func() {
 		theirs.Labels = nil
 		Expect(k8s.Patch(w.ctx, theirs, patch)).To(Succeed())
 		Eventually(w.bound, within, every).Should(BeEmpty())
+	})
+
+	It("has the authority of people's certificate, and says what their Secret lacks, if they give it the pool's label", func() {
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromSecret, SecretName: "theirs"})(&pool.Spec)
+		})
+		authority, _, err := pki.RenewAuthority(nil, "theirs", time.Now(), rand.Reader)
+		Expect(err).NotTo(HaveOccurred())
+		data, _, _, err := authority.RenewCertificate(nil, pki.Request{DNSNames: []string{"cache.example.com"}, Server: true}, time.Now())
+		Expect(err).NotTo(HaveOccurred())
+		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.pool.Namespace, Name: "theirs"}, Data: map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["tls.crt"]}}
+		Expect(k8s.Create(w.ctx, theirs)).To(Succeed())
+		w.up()
+		w.awaitCondition(v1alpha1.ConditionCertificatesReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
+		w.settle()
+		Expect(w.bound()).To(BeEmpty())
+
+		patch := client.MergeFrom(theirs.DeepCopy())
+		theirs.Labels = map[string]string{v1alpha1.LabelPool: "cache"}
+		Expect(k8s.Patch(w.ctx, theirs, patch)).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionCertificatesReady, metav1.ConditionFalse, v1alpha1.ReasonTLSSecretInvalid, ContainSubstring("Secret theirs, which spec.security.resp.tls.secretName names: it has no tls.key"))
+		patch = client.MergeFrom(theirs.DeepCopy())
+		theirs.Data["tls.key"] = data["tls.key"]
+		Expect(k8s.Patch(w.ctx, theirs, patch)).To(Succeed())
+		w.awaitCondition(v1alpha1.ConditionCertificatesReady, metav1.ConditionTrue, v1alpha1.ReasonIssued)
+		Eventually(w.bound, within, every).ShouldNot(BeEmpty())
+		Expect(w.secret("cache-binding").Data).To(HaveKeyWithValue("certificates", data["ca.crt"]))
+		w.settle()
+		Expect(w.secret("theirs").OwnerReferences).To(BeEmpty())
 	})
 
 	It("overwrites no Secret of somebody else", func() {

@@ -146,7 +146,9 @@ var _ = Describe("a pool", func() {
 	})
 
 	It("keeps secrets in Secrets, and owns everything it makes", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		var hidden []string
 		authority, hash := w.kept()
@@ -479,7 +481,7 @@ var _ = Describe("a pool", func() {
 		pod := w.awaitPod("cache-memory-0")
 		w.podStatus("cache-memory-0", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 3 Insufficient memory."}}})
-		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, And(ContainSubstring("cache-memory-0 lends 4Ti"), ContainSubstring("3 Insufficient memory"), ContainSubstring("spec.memory.pools[memory].nodeSelector")))
+		w.awaitCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodeUnschedulable, And(ContainSubstring("cache-memory-0 lends 4Ti"), ContainSubstring("3 Insufficient memory"), ContainSubstring("pod.nodeSelector and pod.tolerations of memory pool memory")))
 		w.awaitNodeCondition("cache-memory-0", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNodeUnschedulable)
 		w.awaitCondition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonMemoryNodesPending, ContainSubstring("3 Insufficient memory"))
 		w.settle()
@@ -537,11 +539,13 @@ var _ = Describe("a pool", func() {
 	})
 
 	It("scales compute shards, and takes away what is no longer asked for", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		Expect(w.change(func(pool *v1alpha1.KVPool) {
 			pool.Spec.Compute.Pools = []v1alpha1.ComputePool{{Name: "other", Replicas: 3, Workers: 2}}
-			pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone, RESPTLS: v1alpha1.Disabled}
+			pool.Spec.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone}
 		})).To(Succeed())
 		Eventually(func(g Gomega) {
 			var deployments appsv1.DeploymentList

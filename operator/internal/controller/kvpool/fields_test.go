@@ -105,6 +105,11 @@ var _ = Describe("edits of what the operator has made of a KVPool", func() {
 			Expect(fields).NotTo(BeEmpty())
 			tried := map[string]bool{}
 			for _, field := range fields {
+				if strings.HasPrefix(field, "entry.") {
+					// The operator puts it right while the spec has the memory pool, and afterwards only pods that are made again are made from it. Its shape is
+					// fixed, as that of the KVPool's own entry: see TestValidation.
+					continue
+				}
 				err := edit(kind.object, object, kind.spec, field, client.DryRunAll)
 				tried[field] = true
 				if kind.allowed[field] != "" {

@@ -184,7 +184,7 @@ func (l *large) objects(shards int) []client.Object {
 			Memory:   v1alpha1.MemorySpec{Pools: []v1alpha1.MemoryPool{{Name: "memory", Replicas: 2, Lend: resource.MustParse("256Mi")}}},
 			Compute:  &v1alpha1.ComputeSpec{Pools: []v1alpha1.ComputePool{{Name: "shards", Replicas: int32(shards), Workers: 1}}},
 			Network:  v1alpha1.NetworkSpec{Transport: v1alpha1.TransportTCP},
-			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated, RESPTLS: v1alpha1.Disabled},
+			Security: v1alpha1.SecuritySpec{Password: v1alpha1.PasswordGenerated},
 		},
 	}
 	deployment := &appsv1.Deployment{ObjectMeta: by(of("cache-shards"), pool, v1alpha1.GroupVersion.WithKind("KVPool")), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(shards))},

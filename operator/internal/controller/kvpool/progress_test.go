@@ -59,7 +59,9 @@ func (w *world) loseLabels(object client.Object) {
 
 var _ = Describe("what is wrong with one object", func() {
 	It("is put right if it is a label that somebody took from anything of the pool, and maps are published meanwhile", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		w.up()
 		w.written(w.shard("cache-shards-1a2b3-x", "worker"))
 		epoch := w.current().Status.ShardMap.Epoch
@@ -267,7 +269,9 @@ var _ = Describe("what is wrong with one object", func() {
 	})
 
 	It("never writes over an authority or a certificate that another operator has made since anyone looked", func() {
-		w := newWorld(func(pool *v1alpha1.KVPool) { pool.Spec.Security.RESPTLS = v1alpha1.Enabled })
+		w := newWorld(func(pool *v1alpha1.KVPool) {
+			pool.Spec.Security.RESP = &v1alpha1.RESPSpec{TLS: v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}}
+		})
 		// The operator makes Secrets side by side.
 		var mutex sync.Mutex
 		others := map[string]map[string][]byte{}

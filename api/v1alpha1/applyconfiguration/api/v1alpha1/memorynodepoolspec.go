@@ -13,10 +13,14 @@ type MemoryNodePoolSpecApplyConfiguration struct {
 	PoolName *string `json:"poolName,omitempty"`
 	// MemoryPool of the KVPool's spec.
 	MemoryPool *string `json:"memoryPool,omitempty"`
-	// Declared is the number in the KVPool's spec that the operator last took over. When the spec's number differs, the operator takes it over.
+	// Declared is the number in the KVPool's spec that the operator last took over; 0 if the spec no longer has the memory pool. When the spec's number
+	// differs, the operator takes it over.
 	Declared *int32 `json:"declared,omitempty"`
-	// Replicas is the number of memory nodes that there should be.
+	// Replicas is the number of memory nodes that there should be. With 0, all are drained, unless no other memory pool of the KVPool has any.
 	Replicas *int32 `json:"replicas,omitempty"`
+	// Entry of the KVPool's spec that the operator last took over. If the spec has it no more, its memory nodes are drained, and until they are gone,
+	// their pods are made from it.
+	Entry *MemoryPoolApplyConfiguration `json:"entry,omitempty"`
 }
 
 // MemoryNodePoolSpecApplyConfiguration constructs a declarative configuration of the MemoryNodePoolSpec type for use with
@@ -54,5 +58,13 @@ func (b *MemoryNodePoolSpecApplyConfiguration) WithDeclared(value int32) *Memory
 // If called multiple times, the Replicas field is set to the value of the last call.
 func (b *MemoryNodePoolSpecApplyConfiguration) WithReplicas(value int32) *MemoryNodePoolSpecApplyConfiguration {
 	b.Replicas = &value
+	return b
+}
+
+// WithEntry sets the Entry field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Entry field is set to the value of the last call.
+func (b *MemoryNodePoolSpecApplyConfiguration) WithEntry(value *MemoryPoolApplyConfiguration) *MemoryNodePoolSpecApplyConfiguration {
+	b.Entry = value
 	return b
 }

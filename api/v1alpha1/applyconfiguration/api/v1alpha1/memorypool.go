@@ -17,8 +17,8 @@ type MemoryPoolApplyConfiguration struct {
 	// Name of the pool, unique among memory and compute pools. It has no '-': objects are named after the KVPool and this name with a '-' in between, and those of two KVPools must differ.
 	Name *string `json:"name,omitempty"`
 	// Replicas is the number of memory nodes. It can be changed at any time: memory nodes that are added get their share of the keys. Memory nodes
-	// that are removed, the ones with the highest ordinals, are drained first. The memory pool's MemoryNodePool may be scaled to another number,
-	// which holds until this one changes.
+	// that are removed, the ones with the highest ordinals, are drained first; with 0, all are. The memory pool's MemoryNodePool may be scaled to
+	// another number, which holds until this one changes.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Capacity lets the operator add memory nodes as they fill. The operator never removes any for it.
 	Capacity *CapacityPolicyApplyConfiguration `json:"capacity,omitempty"`

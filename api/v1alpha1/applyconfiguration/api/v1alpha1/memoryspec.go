@@ -17,7 +17,8 @@ type MemorySpecApplyConfiguration struct {
 	// it is allkeys-lru for a Cache; a Store evicts nothing. Keys that have expired are removed first, whatever the policy. It can be changed at any
 	// time: clients receive it with the shard map, and no pod restarts.
 	Eviction *apiv1alpha1.EvictionPolicy `json:"eviction,omitempty"`
-	// Pools of memory nodes that are alike.
+	// Pools of memory nodes that are alike. An entry can be added at any time, and its memory nodes get their share of the keys. The memory nodes of an
+	// entry that is taken away, or whose replicas become 0, are drained: their keys move to the others first. At least one entry has memory nodes.
 	Pools []MemoryPoolApplyConfiguration `json:"pools,omitempty"`
 }
 

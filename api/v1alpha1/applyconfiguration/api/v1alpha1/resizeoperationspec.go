@@ -15,7 +15,7 @@ import (
 type ResizeOperationSpecApplyConfiguration struct {
 	// PoolName of the KVPool.
 	PoolName *string `json:"poolName,omitempty"`
-	// Pools of memory nodes, and how many memory nodes each has and should have.
+	// Pools of memory nodes, and how many memory nodes each has and should have. A memory pool that is not listed should have none.
 	Pools []ResizePoolApplyConfiguration `json:"pools,omitempty"`
 	// Tables in use on each memory node of RACE: at least how many there are, and should be.
 	Tables *ResizeTablesApplyConfiguration `json:"tables,omitempty"`

@@ -13,7 +13,8 @@ import (
 //
 // ScaleStatus says how many there are, as scale subresources show it.
 type ScaleStatusApplyConfiguration struct {
-	// Conditions: ScalingLimited, on memory pools that get fewer memory nodes than they ask for; Ready, on compute pools.
+	// Conditions: ScalingLimited, on memory pools that get another number of memory nodes than they ask for; Drained, on memory pools without replicas;
+	// Ready, on compute pools.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`

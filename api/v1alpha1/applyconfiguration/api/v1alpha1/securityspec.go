@@ -19,9 +19,8 @@ type SecuritySpecApplyConfiguration struct {
 	// PasswordSecret has the password, if password is Secret. Pods of compute shards wait until it exists. The operator reads it only if it has the label
 	// farpool.dev/pool with the pool's name, and makes a Secret for applications then (status.binding).
 	PasswordSecret *SecretKeyApplyConfiguration `json:"passwordSecret,omitempty"`
-	// RESPTLS: Enabled makes compute shards speak TLS on the Redis port, with a certificate of the pool's own authority
-	// (ca.crt in Secret <pool>-resp-tls).
-	RESPTLS *apiv1alpha1.Switch `json:"respTLS,omitempty"`
+	// RESP says what protects the Redis port; plain text if it is left out.
+	RESP *RESPSpecApplyConfiguration `json:"resp,omitempty"`
 }
 
 // SecuritySpecApplyConfiguration constructs a declarative configuration of the SecuritySpec type for use with
@@ -46,10 +45,10 @@ func (b *SecuritySpecApplyConfiguration) WithPasswordSecret(value *SecretKeyAppl
 	return b
 }
 
-// WithRESPTLS sets the RESPTLS field in the declarative configuration to the given value
+// WithRESP sets the RESP field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the RESPTLS field is set to the value of the last call.
-func (b *SecuritySpecApplyConfiguration) WithRESPTLS(value apiv1alpha1.Switch) *SecuritySpecApplyConfiguration {
-	b.RESPTLS = &value
+// If called multiple times, the RESP field is set to the value of the last call.
+func (b *SecuritySpecApplyConfiguration) WithRESP(value *RESPSpecApplyConfiguration) *SecuritySpecApplyConfiguration {
+	b.RESP = value
 	return b
 }
