@@ -290,7 +290,7 @@ test-go: ## Go tests, among them the operator's against a real API server
 # Programs that judge others, where they start goroutines: a race in them would be a wrong verdict. And the operator's links to agents, which are its own.
 .PHONY: test-race
 test-race: ## Go tests of hack, e2e and the operator's links under the race detector
-	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) $$(git grep -lE '^\s*go (func|[a-z])' -- hack e2e/chaos e2e/workload operator/internal/agent | grep '\.go$$' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) $$(git grep -lE '^\s*go [a-z]|\.Go\(' -- hack e2e/chaos e2e/workload operator/internal/agent | grep '\.go$$' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER=short runs more of them, E2E_FILTER= all in their long form, KEEP=1 leaves the cluster

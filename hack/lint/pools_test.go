@@ -156,7 +156,7 @@ func texts(path string) (found, replaced map[string]string, err error) {
 	return found, replaced, nil
 }
 
-// written are the objects of the API in a page, a script or a file of samples.
+// objectsIn are the objects of the API in a page, a script or a file of samples.
 func objectsIn(text string) (found []string) {
 	lines := strings.Split(text, "\n")
 	for at := 0; at < len(lines); at++ {

@@ -26,8 +26,8 @@ const mostEntries = 12
 // limit is why a memory pool gets another number of memory nodes than it asks for.
 type limit struct{ reason, message string }
 
-// retire adds the memory pools to the spec that it does not have any more, as long as their MemoryNodePool or a memory node of theirs is there. A memory pool that has come back in another shape is
-// drained as it was, before memory nodes are made as it is now: the names of the two are the same.
+// retire adds the memory pools to the spec that it does not have any more, as long as their MemoryNodePool or a memory node of theirs is there. A memory pool that has
+// come back in another shape is drained as it was, before memory nodes are made as it is now: the names of the two are the same.
 func (d *decision) retire() {
 	d.retired = map[string]bool{}
 	pools := &d.Pool.Spec.Memory.Pools
@@ -121,8 +121,7 @@ func (d *decision) keepSome() {
 		return
 	}
 	// Memory nodes in the map have the keys.
-	rank := func(entry *v1alpha1.MemoryPool) int {
-		rank := 0
+	rank := func(entry *v1alpha1.MemoryPool) (rank int) {
 		if d.retired[entry.Name] {
 			rank = 2
 		}

@@ -106,7 +106,7 @@ func (d *decision) keepToWhatAMapHolds() {
 	}
 }
 
-// inMapOf is how many memory nodes of an entry the pool's map has, or had below the highest ordinal that it has.
+// inMapOf is how many replicas of an entry there have to be for those in the pool's map: one more than their highest ordinal. 0: none is in the map.
 func (d *decision) inMapOf(entry *v1alpha1.MemoryPool) int32 {
 	replicas := int32(0)
 	if d.epochs.current != nil {
@@ -135,17 +135,17 @@ func (d *decision) scaleObjects() {
 
 // scaleRemovals deletes the objects of entries that the spec does not have any more. The object of a memory pool stays while a memory node of it is there.
 func (d *decision) scaleRemovals() {
-	members, wanted := d.members(), map[string]bool{}
+	members, serves := d.members(), map[string]bool{}
 	for _, s := range d.memoryScales {
-		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = !d.retired[s.entry]
+		serves[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = !d.retired[s.entry]
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.MemoryPools)) {
 		object := d.MemoryPools[name]
-		if !wanted[name] && len(members[object.Spec.MemoryPool]) == 0 && object.DeletionTimestamp.IsZero() {
+		if !serves[name] && len(members[object.Spec.MemoryPool]) == 0 && object.DeletionTimestamp.IsZero() {
 			d.Delete = append(d.Delete, object)
 		}
 	}
-	clear(wanted)
+	wanted := map[string]bool{}
 	for _, s := range d.computeScales {
 		wanted[v1alpha1.ScaleName(d.Pool.Name, s.entry)] = true
 	}
