@@ -53,6 +53,35 @@ func (d *decision) chosen() string {
 	return last(d.upgrade.next) + last(d.upgrade.restarts)
 }
 
+// A memory node's status has the image that its process serves with, and tells once when that is another one.
+func TestTheImageThatAMemoryNodeServesWith(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*decision, *node)
+		image  string
+		told   int
+	}{
+		"another image":                      {func(_ *decision, n *node) { n.give(newImage, newImage, oldImage) }, newImage, 2},
+		"the first image":                    {func(_ *decision, n *node) { n.give(newImage, newImage, "") }, newImage, 0},
+		"the same image":                     {func(_ *decision, n *node) { n.give(newImage, oldImage, oldImage) }, oldImage, 0},
+		"a pod without an image":             {func(_ *decision, n *node) { n.pod.Spec.Containers = nil }, oldImage, 0},
+		"another image, and nothing answers": {func(_ *decision, n *node) { n.give(newImage, newImage, oldImage); n.agent = agent.Observation{} }, oldImage, 0},
+		"another image, and it is in no map": {func(d *decision, n *node) { n.give(newImage, newImage, oldImage); d.unmap(n) }, oldImage, 0},
+		"another image, out of map and silent": {func(d *decision, n *node) {
+			n.give(newImage, newImage, oldImage)
+			n.agent = agent.Observation{}
+			d.unmap(n)
+		}, oldImage, 0},
+	} {
+		d := newUpgrade(t, 2).undecided()
+		n := d.nodes[1]
+		c.change(d, n)
+		status := d.nodeStatus(n, metav1.Condition{})
+		if told := events(d, v1alpha1.ReasonMemoryNodeUpgraded); status.Image != c.image || told != c.told {
+			t.Errorf("%s: the status has %q, %d events", name, status.Image, told)
+		}
+	}
+}
+
 func TestWhichProcessIsReplaced(t *testing.T) {
 	pod := func(replaces uint64) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationReplaces: shardmap.FormatIncarnation(replaces)}}}
