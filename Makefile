@@ -103,6 +103,7 @@ test: deps ## the gate: linters, clang-tidy, sanitizers, fuzzers, verbs on SoftR
 	@$(STEP) clang-tidy $(MAKE) tidy TIDY=gate
 	@$(STEP) "C++ builds" $(MAKE) build-cpp
 	@$(STEP) "C++ tests (threads)" $(MAKE) test-threads
+	@$(STEP) "C++ tests of rooms with threads (address, undefined)" $(MAKE) test-cpp ARGS='-L threads'
 	@$(STEP) "processes killed and stopped" $(MAKE) chaos ARGS='--minutes 1'
 	@$(STEP) "drivers and tools for Redis" $(MAKE) test-tools
 	@hack/beside '$(MAKE) gate-clusters' '$(MAKE) gate-tests'
@@ -119,21 +120,23 @@ gate-clusters:
 	@$(STEP) "verbs" $(MAKE) test-verbs
 	@base=$$(hack/base); [ -z "$(RDMA_PARTS)" ] || { [ -n "$$base" ] && git diff --quiet "$$base" -- $(RDMA_PARTS); } || $(STEP) "e2e over RDMA" $(MAKE) e2e-softroce
 
+# First what has no clock but its own: later the clusters need less.
 .PHONY: gate-tests
 gate-tests:
-	@$(STEP) "C++ tests (address, undefined)" $(MAKE) test-cpp
+	@$(STEP) "C++ tests of other rooms, fuzzers (address, undefined)" $(MAKE) test-cpp ARGS='-LE threads'
 	@$(STEP) simulator $(MAKE) sim SIM_SEEDS=2000 MUTANTS=--changed
 	@$(STEP) "allocations, coroutine frames" $(MAKE) frames
 	@$(STEP) "figures in pages, the quick ones" $(MAKE) figures ARGS='-check -quick'
-	@$(STEP) "Go tests" $(MAKE) test-go
 	@$(STEP) "planner: 2000 random worlds" $(MAKE) sim-operator SIM_OPERATOR_SEEDS=2000
 	@$(STEP) "operator: mutants" $(MAKE) mutants-operator ARGS="--sample 60 --seed $$((16#$$(git rev-parse --short=4 HEAD)))"
-	@$(STEP) "Go tests (race detector)" $(MAKE) test-race
+	@$(STEP) "Go tests" $(MAKE) test-go
+	@$(STEP) "Go tests (race detector)" $(MAKE) test-race RACE=changed
 
 .PHONY: test-all
 test-all: ## what takes longer: e2e in its long form, the path-sensitive analyzer, more seeds in the simulator, longer fuzzing
 	@$(MAKE) test E2E_FILTER= RDMA_PARTS=
 	@$(STEP) "clang-tidy, all files" $(MAKE) tidy
+	@$(STEP) "Go tests (race detector, all)" $(MAKE) test-race
 	@$(STEP) "drivers from registries" $(MAKE) test-drivers
 	@$(STEP) "chart with Helm 3" go test -count=1 -tags helm3 ./charts
 	@$(STEP) "figures in pages" $(MAKE) figures ARGS=-check
@@ -161,7 +164,7 @@ test-all: ## what takes longer: e2e in its long form, the path-sensitive analyze
 .PHONY: test-cpp
 test-cpp: build/asan/build.ninja ## C++ tests and fuzzers under the address and undefined-behaviour sanitizers
 	@$(call built,asan) -j $(JOBS)
-	@ctest --test-dir build/asan -j $(JOBS) --output-on-failure --no-tests=error
+	@ctest --test-dir build/asan -j $(JOBS) --output-on-failure --no-tests=error $(ARGS)
 
 LAB_TESTS := fabric_verbs_lab_test index_contract_lab_test apps_lab_test verify_hardware
 # In a guest, where this machine has no RDMA device. Optimised: the guest is emulated, and with sanitizers slower than the daemons' deadlines.
@@ -288,9 +291,14 @@ test-go: ## Go tests, among them the operator's against a real API server
 	@assets=$$(hack/envtest-assets); KUBEBUILDER_ASSETS=$$assets go test -timeout 20m $(GO_TEST_FLAGS) $(or $(ARGS),./...)
 
 # Programs that judge others, where they start goroutines: a race in them would be a wrong verdict. And the operator's links to agents, which are its own.
+# The gate has what changed since hack/base: RACE=changed.
+RACE ?=
 .PHONY: test-race
 test-race: ## Go tests of hack, e2e and the operator's links under the race detector
-	@CGO_ENABLED=1 go test -timeout 20m -race $(GO_TEST_FLAGS) $$(git grep -lE '^\s*go [a-z]|\.Go\(' -- hack e2e/chaos e2e/workload operator/internal/agent | grep '\.go$$' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+	@packages=$$(git grep -lE '^\s*go [a-z]|\.Go\(' -- hack e2e/chaos e2e/workload operator/internal/agent | grep '\.go$$' | xargs -n1 dirname | sort -u); \
+	base=$$([ '$(RACE)' != changed ] || hack/base); \
+	if [ -n "$$base" ]; then for package in $$packages; do git diff --quiet "$$base" -- $$package go.mod || echo $$package; done; else echo "$$packages"; fi | \
+	  sed 's|^|./|' | CGO_ENABLED=1 xargs --no-run-if-empty go test -timeout 20m -race $(GO_TEST_FLAGS)
 
 .PHONY: e2e
 e2e: images ## tests on a kind cluster of their own; E2E_FILTER=short runs more of them, E2E_FILTER= all in their long form, KEEP=1 leaves the cluster

@@ -45,7 +45,7 @@ add_executable(rcuckoo_fill bench/rcuckoo_fill_main.cc)
 target_link_libraries(rcuckoo_fill PRIVATE index_rcuckoo)
 add_executable(race_fill bench/race_fill_main.cc)
 target_link_libraries(race_fill PRIVATE index_race)
-farpool_room(client OPTIMISED DEPS proto protocols index map session layout fabric task base TEST_DEPS node fabric/sim
+farpool_room(client OPTIMISED PARTS 4 DEPS proto protocols index map session layout fabric task base TEST_DEPS node fabric/sim
              FUZZ_DEPS node fabric/sim FUZZ_RUNS 300)
 farpool_room(front/resp DEPS net task base THREADS)
 farpool_room(control OPTIMISED DEPS net base LIBS proto_grpc prometheus-cpp::core PkgConfig::MICROHTTPD THREADS)
@@ -57,9 +57,7 @@ add_executable(toy_protocol_test protocols/toy/toy_test.cc protocols/toy/toy.cc 
 target_link_libraries(toy_protocol_test PRIVATE client node fabric_sim GTest::gtest GTest::gmock GTest::gtest_main)
 add_test(NAME toy_protocol COMMAND toy_protocol_test)
 set_tests_properties(toy_protocol PROPERTIES LABELS room TIMEOUT 900)
-farpool_room(sim OPTIMISED DEPS proto protocols node client index/outback index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
-# The longest of all tests: the others run beside it, not before.
-set_property(TEST sim PROPERTY COST 300)
+farpool_room(sim OPTIMISED PARTS 3 DEPS proto protocols node client index/outback index/race index/rcuckoo map directory heap session layout fabric/sim fabric task base)
 farpool_room(index/contract OPTIMISED DEPS sim node protocols index heap session layout fabric/tcp fabric/session_port fabric/sim fabric net task base)
 target_link_libraries(index_contract_lab_test PRIVATE fabric_verbs)
 # Memory nodes and pools of Outback: what of its room needs the rooms above.
