@@ -734,6 +734,20 @@ TEST_F(ConversationTest, AResetOvertakesAWatch) {
             "+OK\r\n+QUEUED\r\n*1\r\n$5\r\nother\r\n");
 }
 
+TEST_F(ConversationTest, UnsubscribesFromNothing) {
+  const std::string none = "\r\n$11\r\nunsubscribe\r\n";
+  EXPECT_EQ(say(command({"UNSUBSCRIBE"})), "*3" + none + "$-1\r\n:0\r\n");
+  EXPECT_EQ(say(command({"UNSUBSCRIBE", "a", "b"})), "*3" + none + "$1\r\na\r\n:0\r\n*3" + none + "$1\r\nb\r\n:0\r\n");
+  say(command({"HELLO", "3"}));
+  EXPECT_EQ(say(command({"UNSUBSCRIBE"})), ">3" + none + "_\r\n:0\r\n");
+  // A reply is many times as long as the command.
+  settings.max_reply_bytes = 10'000;
+  std::vector<std::string> channels(400);
+  channels[0] = "PUNSUBSCRIBE";
+  EXPECT_EQ(say(command(channels)), "-ERR the reply would be larger than 10000 bytes\r\n");
+  EXPECT_EQ(say(command({"PING"})), "+PONG\r\n");
+}
+
 TEST_F(ConversationTest, HelpsWithSubcommands) {
   for (const char* container : {"CLIENT", "COMMAND", "CONFIG"}) {
     const std::string text = say(command({container, "HELP"}));

@@ -53,6 +53,13 @@ const std::vector<Words>& script() {
       {"CLIENT", "HELP", "x"},
       {"COMMAND", "HELP", "x"},
       {"CONFIG", "HELP", "x"},
+      // A client that has subscribed to nothing
+      {"UNSUBSCRIBE"},
+      {"unsubscribe", "a", nul},
+      {"PUNSUBSCRIBE"},
+      {"PUNSUBSCRIBE", "a*", "a*"},
+      {"SUNSUBSCRIBE"},
+      {"SUNSUBSCRIBE", ""},
       // Outside of a transaction
       {"EXEC"},
       {"DISCARD"},
@@ -685,6 +692,9 @@ TEST_F(Differential, TransactionsOfOneKey) {
                                     {"INCRBYFLOAT", "t", "0.5"},
                                     {"PING"},
                                     {"ECHO", "hello"},
+                                    {"UNSUBSCRIBE"},
+                                    {"PUNSUBSCRIBE", "a", "b"},
+                                    {"SUNSUBSCRIBE", "a"},
                                     {"UNWATCH"}};
   base::Random random(11);
   std::vector<Words> said;
@@ -697,6 +707,19 @@ TEST_F(Differential, TransactionsOfOneKey) {
     said.push_back({"GET", "t"});
   }
   compare(said);
+}
+
+TEST_F(Differential, UnsubscribesInATransaction) {
+  start();
+  for (const char* protocol : {"2", "3"}) {
+    compare({{"HELLO", protocol},
+             {"MULTI"},
+             {"UNSUBSCRIBE"},
+             {"PUNSUBSCRIBE", "a", "b"},
+             {"SUNSUBSCRIBE", "a"},
+             {"SET", "t", "1"},
+             {"EXEC"}});
+  }
 }
 
 // Hashes share keys with strings, and stay so small that Redis keeps their order.

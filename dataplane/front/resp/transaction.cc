@@ -18,7 +18,8 @@ using task::Task;
 
 // Commands without a key that a transaction may have.
 bool runs_without_key(const CommandSpec& spec) {
-  return spec.instant == do_ping || spec.instant == do_echo || spec.operation == op_unwatch;
+  return spec.instant == do_ping || spec.instant == do_echo || spec.instant == do_unsubscribe ||
+         spec.operation == op_unwatch;
 }
 
 // Runs a transaction on the value that an edit shows. It may be asked again after a lost race.
