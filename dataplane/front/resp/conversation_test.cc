@@ -615,6 +615,27 @@ TEST_F(ConversationTest, ATransactionIsOneChangeOfItsKey) {
             "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n:0\r\n");
 }
 
+TEST_F(ConversationTest, ACommandThatNamesItsKeyAgainHasOneKey) {
+  EXPECT_EQ(
+      say(command({"MULTI"}) + command({"MSET", "a", "1", "a", "2"}) + command({"MGET", "a", "a"}) +
+          command({"MSETNX", "a", "3"}) + command({"DEL", "a", "a"}) + command({"MSETNX", "a", "3", "a", "4"}) +
+          command({"EXEC"})),
+      "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*5\r\n+OK\r\n*2\r\n$1\r\n2\r\n$1\r\n2\r\n:0\r\n"
+      ":1\r\n:1\r\n");
+  EXPECT_EQ(kv.map["a"], "4");
+  // It does not run alone.
+  kv.hold = true;
+  say(command({"MSET", "a", "5", "a", "6"}) + command({"GET", "b"}));
+  EXPECT_EQ(kv.held(), 2u);
+}
+
+TEST_F(ConversationTest, SetsOneKeyIfThereIsNone) {
+  EXPECT_TRUE(say(command({"MSETNX", "a", "1", "b", "2"})).starts_with("-ERR MSETNX of several keys is not supported"));
+  EXPECT_TRUE(kv.map.empty());
+  EXPECT_EQ(say(command({"MSETNX", "a", "1"}) + command({"MSETNX", "a", "2"})), ":1\r\n:0\r\n");
+  EXPECT_EQ(kv.map["a"], "1");
+}
+
 TEST_F(ConversationTest, ATransactionKeepsTypesAndExpiries) {
   kv.now = 1'000'000;
   EXPECT_EQ(
@@ -641,6 +662,9 @@ TEST_F(ConversationTest, WhatNoTransactionCanHaveEndsIt) {
   };
   fails({"GET", "b"}, "all commands of a transaction of this pool have one key");
   fails({"MSET", "a", "1", "b", "2"}, "send mset without MULTI");
+  fails({"MSET", "a", "1", "a", "2", "b", "2"}, "send mset without MULTI");
+  fails({"MSET", "b", "1", "b", "2"}, "all commands of a transaction of this pool have one key");
+  fails({"MSETNX", "a", "1", "b", "2"}, "MSETNX of several keys is not supported");
   fails({"DBSIZE"}, "send dbsize without MULTI");
   fails({"SCAN", "0"}, "send scan without MULTI");
   fails({"RENAME", "a", "b"}, "send rename without MULTI");

@@ -7,6 +7,7 @@
 #include "front/resp/connection_commands.h"
 #include "front/resp/conversation.h"
 #include "front/resp/one_key.h"
+#include "front/resp/operations.h"
 #include "task/scope.h"
 
 namespace farpool::front::resp {
@@ -85,7 +86,9 @@ Transaction::~Transaction() = default;
 std::string Transaction::refuse(const Request& request, std::size_t most_commands, std::size_t most_bytes) {
   const CommandSpec& spec = *request.spec;
   if (!runs_without_key(spec)) {
-    if (spec.operation == nullptr || !request.has_one_key()) {
+    const bool fits = spec.operation != nullptr && request.has_one_key();
+    if (!fits && spec.operation == op_msetnx) return "ERR not queued: " + std::string(kSeveralIfAbsent);
+    if (!fits) {
       return "ERR not queued: a transaction of this pool has commands on one key, PING and ECHO; send " +
              std::string(spec.name) + " without MULTI";
     }
