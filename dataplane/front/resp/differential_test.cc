@@ -642,6 +642,19 @@ TEST_F(Differential, CountsHitsAndMisses) {
   EXPECT_EQ(hits_and_misses(*here_), hits_and_misses(*there_));
 }
 
+// The limit and the policy, and sizes as people read them. Under a sanitizer, malloc counts nothing.
+TEST_F(Differential, TellsMemoryToPeopleToo) {
+  start();
+  static const std::regex limit(R"(maxmemory:0\r\nmaxmemory_human:0B\r\nmaxmemory_policy:noeviction\r\n)");
+  static const std::regex used(R"(used_memory:\d+\r\nused_memory_human:(?:0B|\d+\.\d\d[KMG])\r\n)"
+                               R"(used_memory_rss:\d+\r\nused_memory_rss_human:\d+\.\d\d[KMG]\r\n)");
+  for (SocketClient* client : {there_.get(), here_.get()}) {
+    const std::string info = client->call({"INFO", "memory"});
+    EXPECT_TRUE(std::regex_search(info, limit)) << info;
+    EXPECT_TRUE(std::regex_search(info, used)) << info;
+  }
+}
+
 // A half-closed connection, as `nc -N` leaves it: both answer all that came whole, and nothing else.
 TEST_F(Differential, HalfClosedConnections) {
   start();
