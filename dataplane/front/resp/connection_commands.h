@@ -35,6 +35,7 @@ void do_quit(Conversation&, Request&);
 void do_reset(Conversation&, Request&);
 void do_select(Conversation&, Request&);
 void do_slowlog_get(Conversation&, Request&);
+void do_unsubscribe(Conversation&, Request&);
 void do_wait(Conversation&, Request&);
 
 }  // namespace farpool::front::resp

@@ -140,10 +140,16 @@ struct Request {
   std::string room;                          // for the value that a command reads
   std::unique_ptr<Transaction> transaction;  // that EXEC or DISCARD ends
 
-  // Says whether the command has a key, and no other.
+  // Says whether the command has a key, and no other: one that takes several keys may name the same one again.
   bool has_one_key() const {
-    return spec->first_key == 1 &&
-           (spec->last_key == 1 || command.size() == 1 + static_cast<std::size_t>(spec->key_step));
+    if (spec->first_key != 1) return false;
+    if (spec->last_key == 1) return true;
+    if (spec->last_key != -1) return false;
+    const auto step = static_cast<std::size_t>(spec->key_step);
+    for (std::size_t i = 1 + step; i < command.size(); i += step) {
+      if (command[i] != command[1]) return false;
+    }
+    return command.size() > 1;
   }
   Reply answer() { return Reply(reply, protocol); }
   void error(std::string_view text) {

@@ -615,6 +615,27 @@ TEST_F(ConversationTest, ATransactionIsOneChangeOfItsKey) {
             "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n:0\r\n");
 }
 
+TEST_F(ConversationTest, ACommandThatNamesItsKeyAgainHasOneKey) {
+  EXPECT_EQ(
+      say(command({"MULTI"}) + command({"MSET", "a", "1", "a", "2"}) + command({"MGET", "a", "a"}) +
+          command({"MSETNX", "a", "3"}) + command({"DEL", "a", "a"}) + command({"MSETNX", "a", "3", "a", "4"}) +
+          command({"EXEC"})),
+      "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*5\r\n+OK\r\n*2\r\n$1\r\n2\r\n$1\r\n2\r\n:0\r\n"
+      ":1\r\n:1\r\n");
+  EXPECT_EQ(kv.map["a"], "4");
+  // It does not run alone.
+  kv.hold = true;
+  say(command({"MSET", "a", "5", "a", "6"}) + command({"GET", "b"}));
+  EXPECT_EQ(kv.held(), 2u);
+}
+
+TEST_F(ConversationTest, SetsOneKeyIfThereIsNone) {
+  EXPECT_TRUE(say(command({"MSETNX", "a", "1", "b", "2"})).starts_with("-ERR MSETNX of several keys is not supported"));
+  EXPECT_TRUE(kv.map.empty());
+  EXPECT_EQ(say(command({"MSETNX", "a", "1"}) + command({"MSETNX", "a", "2"})), ":1\r\n:0\r\n");
+  EXPECT_EQ(kv.map["a"], "1");
+}
+
 TEST_F(ConversationTest, ATransactionKeepsTypesAndExpiries) {
   kv.now = 1'000'000;
   EXPECT_EQ(
@@ -641,6 +662,9 @@ TEST_F(ConversationTest, WhatNoTransactionCanHaveEndsIt) {
   };
   fails({"GET", "b"}, "all commands of a transaction of this pool have one key");
   fails({"MSET", "a", "1", "b", "2"}, "send mset without MULTI");
+  fails({"MSET", "a", "1", "a", "2", "b", "2"}, "send mset without MULTI");
+  fails({"MSET", "b", "1", "b", "2"}, "all commands of a transaction of this pool have one key");
+  fails({"MSETNX", "a", "1", "b", "2"}, "MSETNX of several keys is not supported");
   fails({"DBSIZE"}, "send dbsize without MULTI");
   fails({"SCAN", "0"}, "send scan without MULTI");
   fails({"RENAME", "a", "b"}, "send rename without MULTI");
@@ -732,6 +756,20 @@ TEST_F(ConversationTest, AResetOvertakesAWatch) {
   kv.map["a"] = "other";
   EXPECT_EQ(say(command({"MULTI"}) + command({"GET", "a"}) + command({"EXEC"})),
             "+OK\r\n+QUEUED\r\n*1\r\n$5\r\nother\r\n");
+}
+
+TEST_F(ConversationTest, UnsubscribesFromNothing) {
+  const std::string none = "\r\n$11\r\nunsubscribe\r\n";
+  EXPECT_EQ(say(command({"UNSUBSCRIBE"})), "*3" + none + "$-1\r\n:0\r\n");
+  EXPECT_EQ(say(command({"UNSUBSCRIBE", "a", "b"})), "*3" + none + "$1\r\na\r\n:0\r\n*3" + none + "$1\r\nb\r\n:0\r\n");
+  say(command({"HELLO", "3"}));
+  EXPECT_EQ(say(command({"UNSUBSCRIBE"})), ">3" + none + "_\r\n:0\r\n");
+  // A reply is many times as long as the command.
+  settings.max_reply_bytes = 10'000;
+  std::vector<std::string> channels(400);
+  channels[0] = "PUNSUBSCRIBE";
+  EXPECT_EQ(say(command(channels)), "-ERR the reply would be larger than 10000 bytes\r\n");
+  EXPECT_EQ(say(command({"PING"})), "+PONG\r\n");
 }
 
 TEST_F(ConversationTest, HelpsWithSubcommands) {

@@ -32,9 +32,9 @@ std::vector<std::string> words(std::string_view text, std::string_view prefix = 
 }
 
 std::vector<std::string> flags_of(const CommandSpec& spec) {
-  constexpr std::array<std::string_view, 11> kNames{"write",    "readonly", "denyoom",   "admin",
-                                                    "noscript", "loading",  "stale",     "skip_slowlog",
-                                                    "fast",     "no_auth",  "allow_busy"};
+  constexpr std::array<std::string_view, 12> kNames{"write",        "readonly", "denyoom", "admin",
+                                                    "pubsub",       "noscript", "loading", "stale",
+                                                    "skip_slowlog", "fast",     "no_auth", "allow_busy"};
   std::vector<std::string> result;
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if ((spec.flags & (1u << i)) != 0) result.emplace_back(kNames[i]);
@@ -54,6 +54,7 @@ std::vector<std::string> categories_of(const CommandSpec& spec) {
   add(named("hash"), "hash");
   add(named("string"), "string");
   add(named("bitmap"), "bitmap");
+  add((spec.flags & kPubSub) != 0, "pubsub");
   add((spec.flags & kAdmin) != 0, "admin");
   add((spec.flags & kFast) != 0, "fast");
   add((spec.flags & kFast) == 0, "slow");

@@ -53,6 +53,13 @@ const std::vector<Words>& script() {
       {"CLIENT", "HELP", "x"},
       {"COMMAND", "HELP", "x"},
       {"CONFIG", "HELP", "x"},
+      // A client that has subscribed to nothing
+      {"UNSUBSCRIBE"},
+      {"unsubscribe", "a", nul},
+      {"PUNSUBSCRIBE"},
+      {"PUNSUBSCRIBE", "a*", "a*"},
+      {"SUNSUBSCRIBE"},
+      {"SUNSUBSCRIBE", ""},
       // Outside of a transaction
       {"EXEC"},
       {"DISCARD"},
@@ -365,6 +372,17 @@ const std::vector<Words>& script() {
       {"GET", "a"},
       {"MSET", "a"},
       {"MSET", "a", "1", "b"},
+      {"MSETNX"},
+      {"MSETNX", "a"},
+      {"MSETNX", "a", "1", "b"},
+      {"MSETNX", "a", "9"},
+      {"GET", "a"},
+      {"MSETNX", "once", "1", "once", "2"},
+      {"GET", "once"},
+      {"MSETNX", "once", "3"},
+      {"HSET", "fields", "f", "1"},
+      {"MSETNX", "fields", "3"},
+      {"DEL", "once", "fields", "once"},
       {"EXISTS", "a", "a", "nope", "f"},
       {"EXISTS"},
       {"DEL", "a", "a", "f"},
@@ -624,6 +642,19 @@ TEST_F(Differential, CountsHitsAndMisses) {
   EXPECT_EQ(hits_and_misses(*here_), hits_and_misses(*there_));
 }
 
+// The limit and the policy, and sizes as people read them. Under a sanitizer, malloc counts nothing.
+TEST_F(Differential, TellsMemoryToPeopleToo) {
+  start();
+  static const std::regex limit(R"(maxmemory:0\r\nmaxmemory_human:0B\r\nmaxmemory_policy:noeviction\r\n)");
+  static const std::regex used(R"(used_memory:\d+\r\nused_memory_human:(?:0B|\d+\.\d\d[KMG])\r\n)"
+                               R"(used_memory_rss:\d+\r\nused_memory_rss_human:\d+\.\d\d[KMG]\r\n)");
+  for (SocketClient* client : {there_.get(), here_.get()}) {
+    const std::string info = client->call({"INFO", "memory"});
+    EXPECT_TRUE(std::regex_search(info, limit)) << info;
+    EXPECT_TRUE(std::regex_search(info, used)) << info;
+  }
+}
+
 // A half-closed connection, as `nc -N` leaves it: both answer all that came whole, and nothing else.
 TEST_F(Differential, HalfClosedConnections) {
   start();
@@ -681,10 +712,23 @@ TEST_F(Differential, TransactionsOfOneKey) {
                                     {"SETBIT", "t", "7", "1"},
                                     {"BITCOUNT", "t"},
                                     {"MGET", "t"},
+                                    {"MGET", "t", "t"},
                                     {"MSET", "t", "12"},
+                                    {"MSET", "t", "3", "t", "4"},
+                                    {"MSET", "t", "3", "t"},
+                                    {"MSETNX", "t", "5"},
+                                    {"MSETNX", "t", "5", "t", "6"},
+                                    {"MSETNX", "t", "5", "t"},
+                                    {"DEL", "t", "t"},
+                                    {"EXISTS", "t", "t", "t"},
+                                    {"TOUCH", "t", "t"},
+                                    {"UNLINK", "t", "t"},
                                     {"INCRBYFLOAT", "t", "0.5"},
                                     {"PING"},
                                     {"ECHO", "hello"},
+                                    {"UNSUBSCRIBE"},
+                                    {"PUNSUBSCRIBE", "a", "b"},
+                                    {"SUNSUBSCRIBE", "a"},
                                     {"UNWATCH"}};
   base::Random random(11);
   std::vector<Words> said;
@@ -697,6 +741,19 @@ TEST_F(Differential, TransactionsOfOneKey) {
     said.push_back({"GET", "t"});
   }
   compare(said);
+}
+
+TEST_F(Differential, UnsubscribesInATransaction) {
+  start();
+  for (const char* protocol : {"2", "3"}) {
+    compare({{"HELLO", protocol},
+             {"MULTI"},
+             {"UNSUBSCRIBE"},
+             {"PUNSUBSCRIBE", "a", "b"},
+             {"SUNSUBSCRIBE", "a"},
+             {"SET", "t", "1"},
+             {"EXEC"}});
+  }
 }
 
 // Hashes share keys with strings, and stay so small that Redis keeps their order.

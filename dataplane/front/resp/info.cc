@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "front/resp/connection_commands.h"
 #include "front/resp/operations.h"
@@ -27,6 +30,20 @@ std::uint64_t resident_bytes() {
 std::string seconds_of(const timeval& time) {
   const std::string micros = std::to_string(time.tv_usec);
   return std::to_string(time.tv_sec) + "." + std::string(6 - micros.size(), '0') + micros;
+}
+
+// Writes a size as Redis does for people: "1.14M".
+std::string size_for_people(std::uint64_t bytes) {
+  constexpr std::uint64_t kStep = 1024;
+  if (bytes < kStep) return std::to_string(bytes) + "B";
+  constexpr std::string_view kUnits = "KMGTP";
+  double size = static_cast<double>(bytes) / kStep;
+  std::size_t unit = 0;
+  for (; size >= kStep && unit + 1 < kUnits.size(); ++unit) size /= kStep;
+  std::array<char, 32> digits;
+  const auto [end, error] =
+      std::to_chars(digits.data(), digits.data() + digits.size(), size, std::chars_format::fixed, 2);
+  return std::string(digits.data(), end) + kUnits[unit];
 }
 
 // The port that a client connected to; 0 of a Unix socket, as Redis has it.
@@ -54,6 +71,11 @@ class Info {
   }
   void field(std::string_view name, std::string_view value) {
     text_ += std::string(name) + ":" + std::string(value) + "\r\n";
+  }
+  // Writes a size twice: in bytes, and for people.
+  void size(const std::string& name, std::uint64_t bytes) {
+    field(name, std::to_string(bytes));
+    field(name + "_human", size_for_people(bytes));
   }
   const std::string& text() const { return text_; }
 
@@ -147,11 +169,11 @@ void Info::memory() {
   // The memory of this process: what the pool's keys take is in the metrics of its memory nodes.
   const struct mallinfo2 heap = ::mallinfo2();
   begin("Memory");
-  field("used_memory", std::to_string(heap.uordblks + heap.hblkhd));
-  field("used_memory_rss", std::to_string(resident_bytes()));
+  size("used_memory", heap.uordblks + heap.hblkhd);
+  size("used_memory_rss", resident_bytes());
   field("mem_clients_normal",
         std::to_string(service_.budget == nullptr ? service_.held_bytes : service_.budget->held.load()));
-  field("maxmemory", "0");
+  size("maxmemory", 0);
   field("maxmemory_policy", std::string(service_.kv.eviction_policy()));
 }
 

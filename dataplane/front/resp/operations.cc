@@ -405,6 +405,22 @@ Task<void> op_mset(Conversation& conversation, Request& request) {
   }
 }
 
+Task<void> op_msetnx(Conversation& conversation, Request& request) {
+  const Command& command = request.command;
+  if (command.size() % 2 == 0) {
+    request.error("ERR wrong number of arguments for 'msetnx' command");
+    co_return;
+  }
+  if (!request.has_one_key()) {
+    request.error("ERR " + std::string(kSeveralIfAbsent));
+    co_return;
+  }
+  // If the key is named again, the last value counts.
+  NamedEdit edit(NamedEdit::Name::insert, command[command.size() - 1]);
+  const bool done = co_await modify(conversation, request, edit);
+  if (done) request.answer().integer(edit.outcome().existed ? 0 : 1);
+}
+
 Task<void> op_del(Conversation& conversation, Request& request) {
   const Command& command = request.command;
   if (command.size() == 2) {

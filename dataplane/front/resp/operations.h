@@ -6,6 +6,10 @@
 
 namespace farpool::front::resp {
 
+// Says why MSETNX is refused: no protocol here sets several keys only if none of them is there.
+inline constexpr std::string_view kSeveralIfAbsent =
+    "MSETNX of several keys is not supported: a pool changes each key on its own; send SET with NX for each";
+
 task::Task<void> op_append(Conversation&, Request&);
 task::Task<void> op_dbsize(Conversation&, Request&);
 task::Task<void> op_decr(Conversation&, Request&);
@@ -24,6 +28,7 @@ task::Task<void> op_info(Conversation&, Request&);
 task::Task<void> op_keys(Conversation&, Request&);
 task::Task<void> op_mget(Conversation&, Request&);
 task::Task<void> op_mset(Conversation&, Request&);
+task::Task<void> op_msetnx(Conversation&, Request&);
 task::Task<void> op_randomkey(Conversation&, Request&);
 task::Task<void> op_scan(Conversation&, Request&);
 task::Task<void> op_set(Conversation&, Request&);

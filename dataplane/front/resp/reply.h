@@ -32,6 +32,10 @@ class Reply {
   void map(std::size_t pairs) {
     protocol_ == Protocol::resp3 ? header('%', static_cast<std::int64_t>(pairs)) : array(2 * pairs);
   }
+  // What a subscriber is told, and what answers a command about subscriptions.
+  void push(std::size_t elements) {
+    protocol_ == Protocol::resp3 ? header('>', static_cast<std::int64_t>(elements)) : array(elements);
+  }
   void set(std::size_t elements) {
     protocol_ == Protocol::resp3 ? header('~', static_cast<std::int64_t>(elements)) : array(elements);
   }

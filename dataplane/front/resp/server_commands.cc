@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands about what a pool does not have: replicas, logs of slow commands, and clients that are told of writes. Each
-// answers as a Redis that has none of them, or says why it cannot do what it is asked for.
+// Commands about what a pool does not have: replicas, logs of slow commands, subscriptions, and clients that are told of
+// writes. Each answers as a Redis that has none of them, or says why it cannot do what it is asked for.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +28,24 @@ bool is_timeout(Request& request, std::size_t word) {
 void do_wait(Conversation&, Request& request) {
   if (!base::parse_integer(request.command[1])) return request.error(kNotAnInteger);
   if (is_timeout(request, 2)) request.answer().integer(0);
+}
+
+// No client of a pool has subscriptions. Drivers end them all the same when they clean a connection up, and wait for a
+// reply about each channel; where none is named, for one.
+void do_unsubscribe(Conversation& conversation, Request& request) {
+  const std::size_t most = conversation.settings().max_reply_bytes;
+  const Command& command = request.command;
+  Reply reply = request.answer();
+  for (std::size_t i = 1; i < std::max<std::size_t>(command.size(), 2); ++i) {
+    reply.push(3);
+    reply.bulk(request.spec->name);
+    i < command.size() ? reply.bulk(command[i]) : reply.null();
+    reply.integer(0);
+    if (request.reply.size() > most) {
+      request.reply.clear();
+      return request.error("ERR the reply would be larger than " + std::to_string(most) + " bytes");
+    }
+  }
 }
 
 void do_nothing_logged(Conversation&, Request& request) { request.answer().array(0); }

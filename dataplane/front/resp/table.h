@@ -19,13 +19,14 @@ enum Flag : std::uint16_t {
   kReadOnly = 1 << 1,
   kDenyOom = 1 << 2,
   kAdmin = 1 << 3,
-  kNoScript = 1 << 4,
-  kLoading = 1 << 5,
-  kStale = 1 << 6,
-  kSkipSlowlog = 1 << 7,
-  kFast = 1 << 8,
-  kNoAuth = 1 << 9,  // may run before authentication
-  kAllowBusy = 1 << 10,
+  kPubSub = 1 << 4,
+  kNoScript = 1 << 5,
+  kLoading = 1 << 6,
+  kStale = 1 << 7,
+  kSkipSlowlog = 1 << 8,
+  kFast = 1 << 9,
+  kNoAuth = 1 << 10,  // may run before authentication
+  kAllowBusy = 1 << 11,
 };
 // What commands have that write one value and may make it longer.
 inline constexpr std::uint16_t kGrow = kWrite | kDenyOom | kFast;

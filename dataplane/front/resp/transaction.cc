@@ -7,6 +7,7 @@
 #include "front/resp/connection_commands.h"
 #include "front/resp/conversation.h"
 #include "front/resp/one_key.h"
+#include "front/resp/operations.h"
 #include "task/scope.h"
 
 namespace farpool::front::resp {
@@ -18,7 +19,8 @@ using task::Task;
 
 // Commands without a key that a transaction may have.
 bool runs_without_key(const CommandSpec& spec) {
-  return spec.instant == do_ping || spec.instant == do_echo || spec.operation == op_unwatch;
+  return spec.instant == do_ping || spec.instant == do_echo || spec.instant == do_unsubscribe ||
+         spec.operation == op_unwatch;
 }
 
 // Runs a transaction on the value that an edit shows. It may be asked again after a lost race.
@@ -84,7 +86,9 @@ Transaction::~Transaction() = default;
 std::string Transaction::refuse(const Request& request, std::size_t most_commands, std::size_t most_bytes) {
   const CommandSpec& spec = *request.spec;
   if (!runs_without_key(spec)) {
-    if (spec.operation == nullptr || !request.has_one_key()) {
+    const bool fits = spec.operation != nullptr && request.has_one_key();
+    if (!fits && spec.operation == op_msetnx) return "ERR not queued: " + std::string(kSeveralIfAbsent);
+    if (!fits) {
       return "ERR not queued: a transaction of this pool has commands on one key, PING and ECHO; send " +
              std::string(spec.name) + " without MULTI";
     }
