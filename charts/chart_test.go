@@ -52,6 +52,7 @@ var cases = map[string]string{
 crds: {enabled: false}
 serviceAccount: {create: false, name: mine}
 rbac: {create: false, aggregate: false}
+certManager: {enabled: false}
 injector: {enabled: false}
 admissionPolicy: {enabled: false}
 podDisruptionBudget: {enabled: false}
@@ -506,7 +507,8 @@ func TestAnOperatorOfSomeNamespacesHasRightsInThoseAlone(t *testing.T) {
 	slices.Sort(bound)
 	want := []string{"farpool-system/farpool-injector: farpool-injector",
 		"farpool-system/farpool-operator-leader: farpool-operator-leader", "farpool-system/farpool-operator-secrets: farpool-operator-secrets",
-		"pools/farpool-injector: farpool-injector", "pools/farpool-operator: farpool-operator", "shop/farpool-injector: farpool-injector", "shop/farpool-operator: farpool-operator"}
+		"pools/farpool-injector: farpool-injector", "pools/farpool-operator-certificates: farpool-operator-certificates", "pools/farpool-operator: farpool-operator",
+		"shop/farpool-injector: farpool-injector", "shop/farpool-operator-certificates: farpool-operator-certificates", "shop/farpool-operator: farpool-operator"}
 	if !slices.Equal(bound, want) {
 		t.Errorf("bound in namespaces are %v, want %v", bound, want)
 	}
@@ -524,6 +526,35 @@ func TestAnOperatorOfSomeNamespacesHasRightsInThoseAlone(t *testing.T) {
 		}
 	}
 	find(t, objects(t, text), "ClusterRoleBinding", "farpool-operator-nodes")
+}
+
+// The operator makes Certificates of cert-manager if the chart lets it, and has no right that a watch would need. The manifests without Helm say the same.
+func TestTheOperatorMakesCertificatesIfTheChartLetsIt(t *testing.T) {
+	const name = "farpool-operator-certificates"
+	for values, want := range map[string]bool{`{}`: true, `{certManager: {enabled: false}}`: false, `{rbac: {create: false}}`: false} {
+		text, err := render(t, helm(t), values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(text, name) != want {
+			t.Errorf("%s: the operator has a role for Certificates: %v, want %v", values, !want, want)
+		}
+		if !want {
+			continue
+		}
+		manifest, err := os.ReadFile("../config/rbac/certificates.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects(t, string(manifest)) {
+			rendered := find(t, objects(t, text), o["kind"].(string), name)
+			for _, field := range []string{"rules", "roleRef", "subjects"} {
+				if !reflect.DeepEqual(rendered[field], o[field]) {
+					t.Errorf("%s of %s: the chart has %v, config/rbac %v", field, o["kind"], rendered[field], o[field])
+				}
+			}
+		}
+	}
 }
 
 // An injector that is down blocks the pods that asked for it, and never its own, the operator's or the system's. It may read pools and its own authority, and write

@@ -771,7 +771,7 @@ const (
 )
 
 // TLSMode says where a certificate comes from.
-// +kubebuilder:validation:Enum=Disabled;Generated;Secret
+// +kubebuilder:validation:Enum=Disabled;Generated;Secret;Issuer
 type TLSMode string
 
 const (
@@ -781,6 +781,8 @@ const (
 	TLSGenerated TLSMode = "Generated"
 	// TLSFromSecret takes the certificate from a Secret that people keep.
 	TLSFromSecret TLSMode = "Secret"
+	// TLSFromIssuer lets an issuer of cert-manager sign the certificate.
+	TLSFromIssuer TLSMode = "Issuer"
 )
 
 // SecuritySpec says who may use the pool, and how. Inside the pool every connection has mutual TLS.
@@ -812,10 +814,14 @@ type RESPSpec struct {
 
 // TLSSpec says which certificate compute shards show to applications.
 // +kubebuilder:validation:XValidation:rule="has(self.secretName) == (self.mode == 'Secret')",message="tls.secretName must be set exactly when tls.mode is Secret"
-// +kubebuilder:validation:XValidation:rule="!has(self.dnsNames) || self.mode == 'Generated'",message="tls.dnsNames are of certificates that the operator makes: set tls.mode Generated, or have the names in your certificate and leave dnsNames out"
+// +kubebuilder:validation:XValidation:rule="!has(self.dnsNames) || self.mode in ['Generated', 'Issuer']",message="tls.dnsNames are of certificates that the operator makes or asks for: set tls.mode Generated or Issuer, or have the names in your certificate and leave dnsNames out"
+// +kubebuilder:validation:XValidation:rule="has(self.issuer) == (self.mode == 'Issuer')",message="tls.issuer must be set exactly when tls.mode is Issuer"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Issuer' || !has(self.duration) && !has(self.renewBefore)",message="tls.duration and tls.renewBefore are of certificates that an issuer signs: set tls.mode Issuer, or leave them out"
+// +kubebuilder:validation:XValidation:rule="!has(self.renewBefore) || duration(self.renewBefore) < (has(self.duration) ? duration(self.duration) : duration('2160h'))",message="tls.renewBefore is shorter than tls.duration, which is 2160h if left out"
 type TLSSpec struct {
 	// Mode: with Generated, the operator makes a certificate of the pool's own authority (ca.crt in Secret <pool>-resp-tls), and renews it. With Secret,
-	// the certificate is the one of secretName. With Disabled, the port is plain.
+	// the certificate is the one of secretName. With Issuer, the operator asks cert-manager for one, and cert-manager renews it in Secret <pool>-issued-tls.
+	// With Disabled, the port is plain.
 	// +optional
 	// +kubebuilder:default=Disabled
 	Mode TLSMode `json:"mode,omitempty"`
@@ -827,13 +833,53 @@ type TLSSpec struct {
 	// +optional
 	SecretName ObjectName `json:"secretName,omitempty"`
 
-	// DNSNames that a generated certificate has beside the names of the pool's Service: the names by which applications outside of the cluster call it.
+	// Issuer of cert-manager that signs the certificate, if mode is Issuer. The operator makes a Certificate <pool>-issued-tls for it. Pods of compute shards
+	// wait until cert-manager has made the Secret of the same name, and read it again when it is renewed; condition CertificatesReady says what is missing.
+	// +optional
+	Issuer *IssuerReference `json:"issuer,omitempty"`
+
+	// DNSNames by which applications outside of the cluster call the pool. A generated certificate has them beside the names of the pool's Service. One that an
+	// issuer signs has these names and no others, because public authorities sign no names inside a cluster; left out, it has those of the Service.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	DNSNames []DNSName `json:"dnsNames,omitempty"`
+
+	// Duration that the issuer is asked for, such as 2160h; left out, cert-manager's default, which is that. An issuer may give another one.
+	// +optional
+	Duration IssuedDuration `json:"duration,omitempty"`
+
+	// RenewBefore is how long before the certificate ends cert-manager renews it, such as 360h; left out, a third of the duration.
+	// +optional
+	RenewBefore IssuedDuration `json:"renewBefore,omitempty"`
 }
+
+// IssuerReference names an issuer of cert-manager, or of another controller that signs its CertificateRequests.
+type IssuerReference struct {
+	// Name of the issuer.
+	// +required
+	Name ObjectName `json:"name"`
+
+	// Kind of the issuer: Issuer, in the pool's namespace, or ClusterIssuer, or a kind of the group.
+	// +optional
+	// +kubebuilder:default=Issuer
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$`
+	Kind string `json:"kind,omitempty"`
+
+	// Group of the kind: that of cert-manager, or of an external issuer.
+	// +optional
+	// +kubebuilder:default=cert-manager.io
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	Group string `json:"group,omitempty"`
+}
+
+// IssuedDuration is a time of a certificate that an issuer signs, in hours, minutes and seconds.
+// +kubebuilder:validation:MaxLength=20
+// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}h)?([0-9]{1,4}m)?([0-9]{1,4}s)?$') && duration(self) >= duration('5m')",message="a duration is in hours, minutes and seconds, such as 2160h or 1h30m, and 5m or longer"
+type IssuedDuration string
 
 // DNSName is a name in a certificate.
 // +kubebuilder:validation:MaxLength=253
@@ -960,6 +1006,10 @@ type KVPoolStatus struct {
 	// Binding Specification for Kubernetes calls it. It is left out while something of it is not known.
 	// +optional
 	Binding *BindingReference `json:"binding,omitempty"`
+
+	// Certificate is the one of cert-manager that the operator has made, or is about to make, for tls.mode Issuer.
+	// +optional
+	Certificate *CertificateReference `json:"certificate,omitempty"`
 
 	// Memory nodes that serve, out of those in the spec.
 	// +optional
@@ -1090,6 +1140,14 @@ type CountStatus struct {
 // BindingReference names the Secret by which applications are bound to a pool.
 type BindingReference struct {
 	// Name of the Secret, in the pool's namespace.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// CertificateReference names a Certificate of cert-manager.
+type CertificateReference struct {
+	// Name of the Certificate, in the pool's namespace.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`

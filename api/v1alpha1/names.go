@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -64,6 +65,12 @@ const (
 	// SidecarsFieldManager owns status.sidecars of a KVPool, and the webhook configuration's certificate authority.
 	SidecarsFieldManager = "farpool-sidecars"
 )
+
+// CertificateKind is cert-manager's kind of certificates. A cluster may lack it.
+var CertificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
+
+// IssuedName names the Certificate of cert-manager that the operator makes for a pool, and its Secret.
+func IssuedName(pool string) string { return pool + "-issued-tls" }
 
 // SidecarSecretName names the Secret, in a namespace whose pods may have sidecars of a pool, that holds what sidecars need. It says which namespace it is of,
 // so that names are unique in the whole cluster.

@@ -24,6 +24,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.BindingReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CapacityPolicy"):
 		return &apiv1alpha1.CapacityPolicyApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CertificateReference"):
+		return &apiv1alpha1.CertificateReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputePool"):
 		return &apiv1alpha1.ComputePoolApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ComputeShardPool"):
@@ -46,6 +48,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.HostNetworkAttachmentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("IndexSpec"):
 		return &apiv1alpha1.IndexSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("IssuerReference"):
+		return &apiv1alpha1.IssuerReferenceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("KVPool"):
 		return &apiv1alpha1.KVPoolApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("KVPoolSpec"):

@@ -167,6 +167,9 @@ func (a *Applier) Object(ctx context.Context, desired runtime.ApplyConfiguration
 			return err
 		}
 	}
+	if !a.client.Scheme().Recognizes(want.GroupVersionKind()) {
+		desired = client.ApplyConfigurationFromUnstructured(want.DeepCopy()) // the client encodes options only for groups that its scheme has
+	}
 	if err := a.client.Apply(ctx, desired, client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
 		return refusal("apply", want, err)
 	}

@@ -44,8 +44,10 @@ type Snapshot struct {
 	Secrets     map[string]*corev1.Secret
 	// PeoplesPassword is the Secret of people that the spec names for the password, if they have given it the pool's label; nil: the operator does not read it.
 	PeoplesPassword *corev1.Secret
-	// PeoplesTLS is the Secret of people that the spec names for the certificate of the Redis port, if they have given it the pool's label; nil: as above.
+	// PeoplesTLS is the Secret with the certificate of the Redis port that people keep, or cert-manager, if it has the pool's label; nil: as above.
 	PeoplesTLS *corev1.Secret
+	// Issued is the Certificate of cert-manager for the Redis port.
+	Issued Issued
 	// Kept are Secrets of the pool that lie where the operator alone reads them.
 	Kept map[string]*corev1.Secret
 	// Rivals are the namespaces where another operator keeps Secrets of the pool, with the oldest of each.
@@ -154,6 +156,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		s.PeoplesPassword = secretNamed(named.Name, secrets.Items)
 	}
 	s.PeoplesTLS = secretNamed(pool.Spec.Security.TLS().SecretName, secrets.Items)
+	if pool.Spec.Security.TLS().Mode == v1alpha1.TLSFromIssuer {
+		s.PeoplesTLS = secretNamed(v1alpha1.ObjectName(v1alpha1.IssuedName(pool.Name)), secrets.Items)
+	}
 	s.ConfigMaps = owned(pool, configMaps.Items)
 	s.Services = owned(pool, services.Items)
 	s.Budgets = owned(pool, budgets.Items)
@@ -193,6 +198,9 @@ func Take(ctx context.Context, cache, live client.Reader, agents Agents, calls C
 		return nil, err
 	}
 	if err := s.kubernetesNodes(ctx, cache, drains); err != nil {
+		return nil, err
+	}
+	if s.Issued, err = issued(ctx, live, pool); err != nil {
 		return nil, err
 	}
 	if s.Gone, err = s.gone(ctx, live); err != nil {
@@ -673,6 +681,10 @@ func (s *Snapshot) Object(kind, name string) client.Object {
 		return found(s.Budgets, name)
 	case "NetworkPolicy":
 		return found(s.Policies, name)
+	case v1alpha1.CertificateKind.Kind:
+		if s.Issued.Certificate != nil {
+			return s.Issued.Certificate
+		}
 	case "RepairLease":
 		for _, lease := range s.Leases {
 			if lease.Name == name {

@@ -547,6 +547,7 @@ func (d *decision) certificatesOf(act bool) error {
 	d.ConnectNeeds = append(d.ConnectNeeds, d.authority)
 
 	d.checkPeoplesTLS()
+	d.checkIssuedTLS()
 	for _, r := range d.wantedCertificates() {
 		held := d.secret(r.secret)
 		if !act && held == nil {
@@ -654,6 +655,7 @@ func (d *decision) objects() {
 	for _, budget := range render.DisruptionBudgets(d.pool) {
 		d.Apply = append(d.Apply, budget)
 	}
+	d.certificate()
 	d.scaleObjects()
 	for _, n := range d.nodes {
 		if !d.goes(n) {
@@ -766,6 +768,7 @@ func (d *decision) removals() {
 		d.Delete = append(d.Delete, secret)
 	}
 	d.certificateRemovals()
+	d.certificateRemoval()
 	budgets, policies := map[string]bool{}, map[string]bool{}
 	for _, budget := range render.DisruptionBudgets(d.pool) {
 		budgets[*budget.Name] = true

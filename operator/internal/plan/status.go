@@ -378,6 +378,7 @@ func (d *decision) poolStatus(nodes []nodeCondition) {
 	if binding := d.Secrets[d.pool.BindingSecretName()]; binding != nil && binding.DeletionTimestamp.IsZero() {
 		status.Binding = &v1alpha1.BindingReference{Name: binding.Name}
 	}
+	status.Certificate = d.certificateReference()
 	if d.template != nil {
 		status.Template = &v1alpha1.TemplateStatus{Version: d.version, Image: d.upgrade.image, CreatedWith: d.upgrade.createdWith}
 	}

@@ -33,12 +33,19 @@ func (d *decision) checkPeoplesTLS() {
 		}
 		return
 	}
-	ends, err := pki.CheckServed(secret.Data, d.Now)
+	if wrong := d.wrongWithServed("which spec.security.resp.tls.secretName names"); wrong.reason != "" {
+		d.certificates = wrong
+	}
+}
+
+// wrongWithServed checks the Secret with the certificate of the Redis port, and returns no reason if nothing is wrong.
+func (d *decision) wrongWithServed(whose string) finding {
+	ends, err := pki.CheckServed(d.PeoplesTLS.Data, d.Now)
 	if err != nil {
-		d.certificates = finding{v1alpha1.ReasonTLSSecretInvalid, fmt.Sprintf("Secret %s, which spec.security.resp.tls.secretName names: %v. Compute shards that run keep the certificate that they have, and others do not start", secret.Name, err)}
-		return
+		return finding{v1alpha1.ReasonTLSSecretInvalid, fmt.Sprintf("Secret %s, %s: %v. Compute shards that run keep the certificate that they have, and others do not start", d.PeoplesTLS.Name, whose, err)}
 	}
 	d.due(ends)
+	return finding{}
 }
 
 // waitingPods are the pods of compute shards that have had a Kubernetes node for long and no container that has started.
@@ -65,7 +72,7 @@ func (d *decision) authorities() (certificates []byte, known bool) {
 	case v1alpha1.TLSGenerated:
 		certificates = d.secret(d.pool.RESPTLSSecretName())[pki.KeyCABundle]
 		return certificates, certificates != nil
-	case v1alpha1.TLSFromSecret:
+	case v1alpha1.TLSFromSecret, v1alpha1.TLSFromIssuer:
 		if d.PeoplesTLS == nil {
 			return nil, false
 		}

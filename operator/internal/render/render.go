@@ -98,6 +98,8 @@ func (p Pool) TLSSecret() string {
 		return p.RESPTLSSecretName()
 	case v1alpha1.TLSFromSecret:
 		return string(tls.SecretName)
+	case v1alpha1.TLSFromIssuer:
+		return v1alpha1.IssuedName(p.Name)
 	}
 	return ""
 }
@@ -142,11 +144,15 @@ func (p Pool) Endpoint() string {
 	return fmt.Sprintf("%s.%s.svc:%d", p.ServiceName(), p.Namespace, PortRESP)
 }
 
-// RESPHosts are the names by which applications call the pool.
+// RESPHosts are the names that the certificate of the Redis port has. An issuer is asked for the spec's own names alone, if it has any.
 func (p Pool) RESPHosts() []string {
+	tls := p.Spec.Security.TLS()
 	service := p.Name + "." + p.Namespace + ".svc"
 	hosts := []string{p.Name, p.Name + "." + p.Namespace, service, service + "." + cmp.Or(p.ClusterDomain, "cluster.local"), "localhost"}
-	for _, name := range p.Spec.Security.TLS().DNSNames {
+	if tls.Mode == v1alpha1.TLSFromIssuer && len(tls.DNSNames) > 0 {
+		hosts = nil
+	}
+	for _, name := range tls.DNSNames {
 		hosts = append(hosts, string(name))
 	}
 	return hosts

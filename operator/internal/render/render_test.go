@@ -160,7 +160,7 @@ func TestObjectsOfTwoPoolsHaveDifferentNames(t *testing.T) {
 		pool := pools(t)["kvpool"]
 		pool.Name = name
 		pool.Spec.Memory.Pools, pool.Spec.Compute = nil, &v1alpha1.ComputeSpec{}
-		names := []string{"Service " + pool.ServiceName(), "Service " + pool.NodesServiceName(), "ConfigMap " + pool.ConfigName(), "Secret " + pool.RESPTLSSecretName(), "Secret " + pool.PasswordSecretName(), "Secret " + pool.BindingSecretName()}
+		names := []string{"Service " + pool.ServiceName(), "Service " + pool.NodesServiceName(), "ConfigMap " + pool.ConfigName(), "Secret " + pool.RESPTLSSecretName(), "Secret " + pool.PasswordSecretName(), "Secret " + pool.BindingSecretName(), "Secret " + *Certificate(pool).GetName()}
 		for _, budget := range DisruptionBudgets(pool) {
 			names = append(names, "PodDisruptionBudget "+*budget.Name)
 		}

@@ -61,6 +61,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxReplicas
       type:
         scalar: numeric
+- name: dev.farpool.farpool.api.v1alpha1.CertificateReference
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
 - name: dev.farpool.farpool.api.v1alpha1.ComputePool
   map:
     fields:
@@ -238,6 +244,22 @@ var schemaYAML = typed.YAMLObject(`types:
         entryBytes: 16
         rowsPerLock: 16
         tablePercent: 25
+- name: dev.farpool.farpool.api.v1alpha1.IssuedDuration
+  scalar: string
+- name: dev.farpool.farpool.api.v1alpha1.IssuerReference
+  map:
+    fields:
+    - name: group
+      type:
+        scalar: string
+      default: cert-manager.io
+    - name: kind
+      type:
+        scalar: string
+      default: Issuer
+    - name: name
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.ObjectName
 - name: dev.farpool.farpool.api.v1alpha1.KVPool
   map:
     fields:
@@ -330,6 +352,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: binding
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.BindingReference
+    - name: certificate
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.CertificateReference
     - name: compute
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.CountStatus
@@ -1336,10 +1361,19 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: dev.farpool.farpool.api.v1alpha1.DNSName
           elementRelationship: associative
+    - name: duration
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.IssuedDuration
+    - name: issuer
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.IssuerReference
     - name: mode
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.TLSMode
       default: Disabled
+    - name: renewBefore
+      type:
+        namedType: dev.farpool.farpool.api.v1alpha1.IssuedDuration
     - name: secretName
       type:
         namedType: dev.farpool.farpool.api.v1alpha1.ObjectName

@@ -233,9 +233,10 @@ func SetUp(mgr manager.Manager, options Options) (*Reconciler, error) {
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.poolOfKept)).
-		// A Secret that people keep and have given a pool's label may have its password.
+		// A Secret that people keep and have given a pool's label may have its password, and one of cert-manager its certificate. cert-manager may own its Secrets.
 		Watches(&corev1.Secret{}, byLabel, builder.WithPredicates(predicate.NewPredicateFuncs(func(secret client.Object) bool {
-			return metav1.GetControllerOf(secret) == nil && secret.GetLabels()[v1alpha1.LabelPoolUID] == ""
+			controller := metav1.GetControllerOf(secret)
+			return (controller == nil || controller.Kind == v1alpha1.CertificateKind.Kind) && secret.GetLabels()[v1alpha1.LabelPoolUID] == ""
 		}))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 			if pod, ok := object.(*corev1.Pod); ok {

@@ -108,6 +108,7 @@ func podOptions() map[string]struct {
 
 // edits of every field of a KVPool's spec. A field that is missing here fails the test: find out what an edit of it does to a memory node that holds data.
 func edits() map[string]anEdit {
+	issued := v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: &v1alpha1.IssuerReference{Name: "corp"}}
 	plugin := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSharedDevicePlugin, SharedDevicePlugin: &v1alpha1.SharedDevicePluginAttachment{ResourceName: "rdma/hca", Network: "net"}})
 	sriov := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentSRIOV, SRIOV: &v1alpha1.SRIOVAttachment{ResourceName: "rdma/vf", Network: "net"}})
 	dra := overRoCE(v1alpha1.AttachmentSpec{Type: v1alpha1.AttachmentDRA, DRA: &v1alpha1.DRAAttachment{ResourceClaimTemplateName: "one-nic", Interface: "eth1"}})
@@ -183,10 +184,15 @@ func edits() map[string]anEdit {
 			withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromSecret, SecretName: "other"})},
 		"security.resp.tls.dnsNames[]": {elsewhere, withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated, DNSNames: []v1alpha1.DNSName{"a.example.com"}}),
 			withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated, DNSNames: []v1alpha1.DNSName{"b.example.com"}})},
-		"limits.maxConnections":      {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
-		"limits.maxPipeline":         {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
-		"limits.maxSessions":         {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
-		"failureTimeoutMilliseconds": {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeoutMilliseconds = 3000 }},
+		"security.resp.tls.issuer.name":  {elsewhere, withTLS(issued), withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: &v1alpha1.IssuerReference{Name: "other"}})},
+		"security.resp.tls.issuer.kind":  {elsewhere, withTLS(issued), withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: &v1alpha1.IssuerReference{Name: "corp", Kind: "ClusterIssuer"}})},
+		"security.resp.tls.issuer.group": {elsewhere, withTLS(issued), withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: &v1alpha1.IssuerReference{Name: "corp", Group: "example.com"}})},
+		"security.resp.tls.duration":     {elsewhere, withTLS(issued), withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: issued.Issuer, Duration: "48h"})},
+		"security.resp.tls.renewBefore":  {elsewhere, withTLS(issued), withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: issued.Issuer, RenewBefore: "48h"})},
+		"limits.maxConnections":          {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxConnections = ptr.To(int32(7)) })},
+		"limits.maxPipeline":             {rolls, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxPipeline = ptr.To(int32(7)) })},
+		"limits.maxSessions":             {kept, nil, limits(func(l *v1alpha1.LimitsSpec) { l.MaxSessions = ptr.To(int32(512)) })},
+		"failureTimeoutMilliseconds":     {refused, nil, func(s *v1alpha1.KVPoolSpec) { s.FailureTimeoutMilliseconds = 3000 }},
 		"memory.pools[].capacity.fillPercent": {elsewhere, nil, memory(func(p *v1alpha1.MemoryPool) {
 			p.Capacity = &v1alpha1.CapacityPolicy{FillPercent: 50, MaxReplicas: 2}
 		})},
@@ -281,7 +287,8 @@ func wholes() map[string][]anEdit {
 		"memory.pools[]": both(elsewhere, func(s *spec) {
 			s.Memory.Pools = append(s.Memory.Pools, v1alpha1.MemoryPool{Name: "more", Replicas: 1, Lend: resource.MustParse("256Mi")})
 		}, func(s *spec) { s.Memory.Pools = s.Memory.Pools[:1] }),
-		"security.resp": both(rolls, withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}), func(s *spec) { s.Security.RESP = nil }),
+		"security.resp.tls.issuer": both(rolls, withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: &v1alpha1.IssuerReference{Name: "corp"}}), withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated})),
+		"security.resp":            both(rolls, withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated}), func(s *spec) { s.Security.RESP = nil }),
 		"security.resp.tls.dnsNames[]": both(elsewhere, withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated, DNSNames: []v1alpha1.DNSName{"a.example.com"}}),
 			withTLS(v1alpha1.TLSSpec{Mode: v1alpha1.TLSGenerated})),
 		"security.passwordSecret": both(rolls, withPasswordSecret, func(s *spec) { s.Security = v1alpha1.SecuritySpec{Password: v1alpha1.PasswordNone} }),

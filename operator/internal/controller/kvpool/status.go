@@ -43,6 +43,9 @@ func poolStatus(pool *v1alpha1.KVPool, status *v1alpha1.KVPoolStatus) *apiac.KVP
 	if status.Binding != nil {
 		applied.WithBinding(apiac.BindingReference().WithName(status.Binding.Name))
 	}
+	if status.Certificate != nil {
+		applied.WithCertificate(apiac.CertificateReference().WithName(status.Certificate.Name))
+	}
 	count := func(c *v1alpha1.CountStatus) *apiac.CountStatusApplyConfiguration {
 		return apiac.CountStatus().WithReady(c.Ready).WithDesired(c.Desired).WithSummary(c.Summary)
 	}

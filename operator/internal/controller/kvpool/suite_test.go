@@ -95,22 +95,35 @@ var _ = AfterSuite(func() {
 	}
 })
 
-// asOperator is the operator's access to the API server: what the generated role allows, and not more.
+// asOperator is the operator's access to the API server: what its roles allow, and not more.
 func asOperator(administrator *rest.Config) *rest.Config {
 	GinkgoHelper()
-	data, err := os.ReadFile("../../../../config/rbac/role.yaml")
-	Expect(err).NotTo(HaveOccurred())
-	role := &rbacv1.ClusterRole{}
-	Expect(yaml.UnmarshalStrict(data, role)).To(Succeed())
-	Expect(k8s.Create(context.Background(), role)).To(Succeed())
-	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "farpool-operator"}},
-	})).To(Succeed())
+	for _, file := range []string{"role.yaml", "certificates.yaml"} {
+		data, err := os.ReadFile("../../../../config/rbac/" + file)
+		Expect(err).NotTo(HaveOccurred())
+		of, _, _ := strings.Cut(string(data), "\n---\n") // the role comes first
+		role := &rbacv1.ClusterRole{}
+		Expect(yaml.UnmarshalStrict([]byte(of), role)).To(Succeed())
+		Expect(k8s.Create(context.Background(), role)).To(Succeed())
+		Expect(k8s.Create(context.Background(), bindingOf(role.Name))).To(Succeed())
+	}
 	user, err := environment.AddUser(envtest.User{Name: "farpool-operator"}, administrator)
 	Expect(err).NotTo(HaveOccurred())
 	return user.Config()
+}
+
+// bindingOf gives the operator a role.
+func bindingOf(role string) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "farpool-operator"}},
+	}
+}
+
+// certificateBinding gives the operator the role for Certificates of cert-manager.
+func certificateBinding() *rbacv1.ClusterRoleBinding {
+	return bindingOf("farpool-operator-certificates")
 }
 
 // kubectl runs as somebody.

@@ -22,6 +22,8 @@ type KVPoolStatusApplyConfiguration struct {
 	// Binding is the Secret, of type servicebinding.io/redis, with what an application needs to reach the pool: a KVPool is a Provisioned Service, as the Service
 	// Binding Specification for Kubernetes calls it. It is left out while something of it is not known.
 	Binding *BindingReferenceApplyConfiguration `json:"binding,omitempty"`
+	// Certificate is the one of cert-manager that the operator has made, or is about to make, for tls.mode Issuer.
+	Certificate *CertificateReferenceApplyConfiguration `json:"certificate,omitempty"`
 	// Memory nodes that serve, out of those in the spec.
 	Memory *CountStatusApplyConfiguration `json:"memory,omitempty"`
 	// Compute shards that are ready, out of those in the spec.
@@ -76,6 +78,14 @@ func (b *KVPoolStatusApplyConfiguration) WithEndpoint(value string) *KVPoolStatu
 // If called multiple times, the Binding field is set to the value of the last call.
 func (b *KVPoolStatusApplyConfiguration) WithBinding(value *BindingReferenceApplyConfiguration) *KVPoolStatusApplyConfiguration {
 	b.Binding = value
+	return b
+}
+
+// WithCertificate sets the Certificate field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Certificate field is set to the value of the last call.
+func (b *KVPoolStatusApplyConfiguration) WithCertificate(value *CertificateReferenceApplyConfiguration) *KVPoolStatusApplyConfiguration {
+	b.Certificate = value
 	return b
 }
 

@@ -14,15 +14,24 @@ import (
 // TLSSpec says which certificate compute shards show to applications.
 type TLSSpecApplyConfiguration struct {
 	// Mode: with Generated, the operator makes a certificate of the pool's own authority (ca.crt in Secret <pool>-resp-tls), and renews it. With Secret,
-	// the certificate is the one of secretName. With Disabled, the port is plain.
+	// the certificate is the one of secretName. With Issuer, the operator asks cert-manager for one, and cert-manager renews it in Secret <pool>-issued-tls.
+	// With Disabled, the port is plain.
 	Mode *apiv1alpha1.TLSMode `json:"mode,omitempty"`
 	// SecretName of a Secret in the pool's namespace, of type kubernetes.io/tls, that has tls.crt and tls.key, and ca.crt unless applications trust its
 	// authority anyway. Pods of compute shards wait until it exists, and read it again when it changes. The operator reads it only if it has the label
 	// farpool.dev/pool with the pool's name: then condition CertificatesReady says what is wrong with it, and applications get ca.crt in the Secret of
 	// status.binding.
 	SecretName *apiv1alpha1.ObjectName `json:"secretName,omitempty"`
-	// DNSNames that a generated certificate has beside the names of the pool's Service: the names by which applications outside of the cluster call it.
+	// Issuer of cert-manager that signs the certificate, if mode is Issuer. The operator makes a Certificate <pool>-issued-tls for it. Pods of compute shards
+	// wait until cert-manager has made the Secret of the same name, and read it again when it is renewed; condition CertificatesReady says what is missing.
+	Issuer *IssuerReferenceApplyConfiguration `json:"issuer,omitempty"`
+	// DNSNames by which applications outside of the cluster call the pool. A generated certificate has them beside the names of the pool's Service. One that an
+	// issuer signs has these names and no others, because public authorities sign no names inside a cluster; left out, it has those of the Service.
 	DNSNames []apiv1alpha1.DNSName `json:"dnsNames,omitempty"`
+	// Duration that the issuer is asked for, such as 2160h; left out, cert-manager's default, which is that. An issuer may give another one.
+	Duration *apiv1alpha1.IssuedDuration `json:"duration,omitempty"`
+	// RenewBefore is how long before the certificate ends cert-manager renews it, such as 360h; left out, a third of the duration.
+	RenewBefore *apiv1alpha1.IssuedDuration `json:"renewBefore,omitempty"`
 }
 
 // TLSSpecApplyConfiguration constructs a declarative configuration of the TLSSpec type for use with
@@ -47,6 +56,14 @@ func (b *TLSSpecApplyConfiguration) WithSecretName(value apiv1alpha1.ObjectName)
 	return b
 }
 
+// WithIssuer sets the Issuer field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Issuer field is set to the value of the last call.
+func (b *TLSSpecApplyConfiguration) WithIssuer(value *IssuerReferenceApplyConfiguration) *TLSSpecApplyConfiguration {
+	b.Issuer = value
+	return b
+}
+
 // WithDNSNames adds the given value to the DNSNames field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, values provided by each call will be appended to the DNSNames field.
@@ -54,5 +71,21 @@ func (b *TLSSpecApplyConfiguration) WithDNSNames(values ...apiv1alpha1.DNSName) 
 	for i := range values {
 		b.DNSNames = append(b.DNSNames, values[i])
 	}
+	return b
+}
+
+// WithDuration sets the Duration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Duration field is set to the value of the last call.
+func (b *TLSSpecApplyConfiguration) WithDuration(value apiv1alpha1.IssuedDuration) *TLSSpecApplyConfiguration {
+	b.Duration = &value
+	return b
+}
+
+// WithRenewBefore sets the RenewBefore field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RenewBefore field is set to the value of the last call.
+func (b *TLSSpecApplyConfiguration) WithRenewBefore(value apiv1alpha1.IssuedDuration) *TLSSpecApplyConfiguration {
+	b.RenewBefore = &value
 	return b
 }
