@@ -40,6 +40,8 @@ type server struct {
 	wrote []string
 	// patched is the last patch.
 	patched string
+	// applied is what was last applied to an object.
+	applied runtime.ApplyConfiguration
 	// takes is how long it takes to apply a status.
 	takes time.Duration
 }
@@ -82,6 +84,7 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 			return c.Create(ctx, object, options...)
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+			s.applied = object
 			if err := s.request("apply"); err != nil {
 				return err
 			}
@@ -194,6 +197,29 @@ func TestAnObjectFollowsWhatIsWantedAndIsLeftAloneWhileItIsRight(t *testing.T) {
 	s.expect("another change", s.applier.Object(t.Context(), third, cached(s.service())), []string{"apply"}, []string{"Service apply"})
 	if labels := s.service().Labels; !maps.Equal(labels, map[string]string{"a": "2"}) {
 		t.Errorf("labels after the second change: %v", labels)
+	}
+}
+
+// The client encodes the options of an apply only for groups that its scheme has, but for what has no type of its own.
+func TestAKindThatTheSchemeLacksIsAppliedWithoutAType(t *testing.T) {
+	for kind, typed := range map[string]bool{"Service": true, "Gadget": false} {
+		s := newServer(t)
+		s.refuses["apply"] = errors.New("no")
+		desired := wanted("pool", map[string]string{"a": "1"})
+		if !typed {
+			desired = desired.WithAPIVersion("example.com/v1").WithKind(kind)
+		}
+		is := there(func(*corev1.Service) {})
+		if err := s.applier.Object(t.Context(), desired, func(string, string) client.Object { return is }); !errors.Is(err, s.refuses["apply"]) {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if _, has := s.applied.(*corev1ac.ServiceApplyConfiguration); has != typed {
+			t.Errorf("a %s was applied as %T", kind, s.applied)
+		}
+		said, err := json.Marshal(s.applied)
+		if err != nil || !strings.Contains(string(said), `"kind":"`+kind+`"`) || !strings.Contains(string(said), `"a":"1"`) {
+			t.Errorf("applied %s, %v", said, err)
+		}
 	}
 }
 

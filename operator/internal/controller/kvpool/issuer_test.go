@@ -62,7 +62,7 @@ var _ = Describe("A certificate of an issuer", func() {
 		return v1alpha1.TLSSpec{Mode: v1alpha1.TLSFromIssuer, Issuer: &v1alpha1.IssuerReference{Name: "corp", Kind: "ClusterIssuer"}, DNSNames: []v1alpha1.DNSName{"cache.example.com"}, Duration: "48h"}
 	}
 
-	It("is awaited without cert-manager, is served once cert-manager has made it, and goes with its mode", func() {
+	It("waits for cert-manager, is served once cert-manager has made it, and goes with its mode", func() {
 		w := newWorld(func(pool *v1alpha1.KVPool) { withTLS(tls())(&pool.Spec) })
 		w.up()
 		w.awaitCondition(v1alpha1.ConditionCertificatesReady, metav1.ConditionFalse, v1alpha1.ReasonCertManagerMissing, ContainSubstring("this cluster has no Certificates of cert-manager.io/v1"))
