@@ -75,10 +75,9 @@ class BothEnds : public OneLoop, public testing::TestWithParam<Kind> {
  protected:
   BothEnds() {
     ListenOptions options{.address = "127.0.0.1:0"};
-    std::shared_ptr<Tls> tls;
     if (GetParam() == Kind::tls) {
       options.tls = *Tls::load(ca_.issue("farpool://pool/node/n0"), Tls::Kind::mutual);
-      tls = *Tls::load(ca_.issue("farpool://pool/client/c0"), Tls::Kind::mutual);
+      tls_ = *Tls::load(ca_.issue("farpool://pool/client/c0"), Tls::Kind::mutual);
     } else if (GetParam() != Kind::tcp) {
       directory_ = (std::filesystem::temp_directory_path() / "farpool-stream-XXXXXX").string();
       EXPECT_NE(::mkdtemp(directory_.data()), nullptr);
@@ -88,7 +87,7 @@ class BothEnds : public OneLoop, public testing::TestWithParam<Kind> {
         loop, options, [this](std::unique_ptr<Stream> stream) { far = std::make_unique<Probe>(std::move(stream)); });
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     listener_ = std::move(*opened);
-    meet(tls);
+    meet();
   }
   ~BothEnds() override {
     near.reset();
@@ -103,10 +102,10 @@ class BothEnds : public OneLoop, public testing::TestWithParam<Kind> {
   }
 
   // Connects two new ends.
-  void meet(std::shared_ptr<Tls> tls = nullptr) {
+  void meet() {
     near.reset();
     far.reset();
-    connect(loop, listener_->address(), std::move(tls), Loop::now() + kPatience, [this](auto stream) {
+    connect(loop, listener_->address(), tls_, Loop::now() + kPatience, [this](auto stream) {
       EXPECT_TRUE(stream.ok()) << stream.status().message();
       if (stream.ok()) near = std::make_unique<Probe>(std::move(*stream));
     });
@@ -131,6 +130,7 @@ class BothEnds : public OneLoop, public testing::TestWithParam<Kind> {
 
  private:
   ThrowawayCa ca_;
+  std::shared_ptr<Tls> tls_;  // of the near end
   std::string directory_;
   std::unique_ptr<Listener> listener_;
 };

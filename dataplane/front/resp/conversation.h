@@ -156,6 +156,11 @@ struct Request {
     failed = true;
     answer().error(text);
   }
+  // Answers with an error in the place of a reply that is longer than `most` bytes. `instead` says what to send.
+  void refuse_reply(std::size_t most, std::string_view instead) {
+    reply.clear();
+    error("ERR the reply would be larger than " + std::to_string(most) + " bytes: " + std::string(instead));
+  }
 };
 
 class Conversation {

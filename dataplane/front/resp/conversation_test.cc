@@ -768,7 +768,7 @@ TEST_F(ConversationTest, UnsubscribesFromNothing) {
   settings.max_reply_bytes = 10'000;
   std::vector<std::string> channels(400);
   channels[0] = "PUNSUBSCRIBE";
-  EXPECT_EQ(say(command(channels)), "-ERR the reply would be larger than 10000 bytes\r\n");
+  EXPECT_EQ(say(command(channels)), "-ERR the reply would be larger than 10000 bytes: name fewer channels at once\r\n");
   EXPECT_EQ(say(command({"PING"})), "+PONG\r\n");
 }
 

@@ -74,10 +74,7 @@ std::vector<std::string_view> words_from(const Command& command, std::size_t fir
   return words;
 }
 
-void refuse_reply(Request& request, std::size_t most) {
-  request.reply.clear();
-  request.error("ERR the reply would be larger than " + std::to_string(most) + " bytes: ask for fewer fields at once");
-}
+constexpr std::string_view kFewerFields = "ask for fewer fields at once";
 
 // Returns whether the operation took effect; otherwise the request has been answered with the error.
 Task<bool> modify_hash(Conversation& conversation, Request& request, HashEditor& editor) {
@@ -293,7 +290,7 @@ void answer_draws(Conversation& conversation, Request& request, const Hash& hash
     reply.add(fields[conversation.kv().random() % fields.size()]);
     fits = request.reply.size() <= most;
   }
-  if (!fits) refuse_reply(request, most);
+  if (!fits) request.refuse_reply(most, kFewerFields);
 }
 
 // Chooses fields of which none comes twice, each with the same chance, in the order of the hash.
@@ -383,7 +380,7 @@ Task<void> op_hmget(Conversation& conversation, Request& request) {
   reply.array(names.size());
   for (const std::optional<std::string_view>& value : found.hash.find_all(names)) {
     value ? reply.bulk(*value) : reply.null();
-    if (request.reply.size() > most) co_return refuse_reply(request, most);
+    if (request.reply.size() > most) co_return request.refuse_reply(most, kFewerFields);
   }
 }
 

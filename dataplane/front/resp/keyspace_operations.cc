@@ -144,8 +144,7 @@ Task<void> op_keys(Conversation& conversation, Request& request) {
       if (keys.insert(std::move(key)).second) bytes += size;
     }
     if (bytes > most) {
-      request.error("ERR the reply would be larger than " + std::to_string(most) +
-                    " bytes: use SCAN, or a pattern that fewer keys match");
+      request.refuse_reply(most, "use SCAN, or a pattern that fewer keys match");
       co_return;
     }
     cursor = page->next;

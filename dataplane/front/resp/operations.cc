@@ -371,10 +371,8 @@ Task<void> op_mget(Conversation& conversation, Request& request) {
       const bool string = value && value->type == client::Type::string;
       string ? request.answer().bulk(value->text) : request.answer().null();
     }
-    if (request.reply.size() > conversation.settings().max_reply_bytes) {
-      request.reply.clear();
-      request.error("ERR the reply would be larger than " + std::to_string(conversation.settings().max_reply_bytes) +
-                    " bytes: ask for fewer keys at once");
+    if (const std::size_t most = conversation.settings().max_reply_bytes; request.reply.size() > most) {
+      request.refuse_reply(most, "ask for fewer keys at once");
       co_return;
     }
   }

@@ -41,10 +41,7 @@ void do_unsubscribe(Conversation& conversation, Request& request) {
     reply.bulk(request.spec->name);
     i < command.size() ? reply.bulk(command[i]) : reply.null();
     reply.integer(0);
-    if (request.reply.size() > most) {
-      request.reply.clear();
-      return request.error("ERR the reply would be larger than " + std::to_string(most) + " bytes");
-    }
+    if (request.reply.size() > most) return request.refuse_reply(most, "name fewer channels at once");
   }
 }
 
